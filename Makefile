@@ -1,0 +1,42 @@
+# Every target prepares what it needs on a fresh machine: `make book` and `make test` are the only commands to know.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+N      ?= 20
+
+.PHONY: help book test chapter seeds bench notebooks clean distclean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+book: $(READY) ## build the whole site into _build/html
+	@$(PYTHON) -m tools.build_book
+
+test: $(READY) ## run all tests: style, library, chapters, site in a real browser
+	@$(PYTHON) -m tools.run_tests
+
+chapter: $(READY) ## build one chapter: make chapter NAME=information_exponent
+	@$(PYTHON) -m tools.build_book --chapter "$(NAME)"
+
+seeds: $(READY) ## repeat all claims under N other seeds: make seeds N=20 [CHAPTER=name]
+	@$(PYTHON) -m tools.seeds --seeds "$(N)" $(if $(CHAPTER),--chapter "$(CHAPTER)")
+
+bench: $(READY) ## measure speed and memory against the baselines
+	@$(PYTHON) -m benchmarks --out _build/bench
+
+notebooks: $(READY) ## convert the chapters to plain notebooks in _build/notebooks
+	@$(PYTHON) -m tools.sources --notebooks _build/notebooks
+
+clean: ## remove what was built
+	rm -rf _build .pytest_cache .ruff_cache
+
+distclean: clean ## remove the virtual environment too
+	rm -rf $(VENV)
+
+$(READY): requirements.txt pyproject.toml tools/make_venv.sh
+	@sh tools/make_venv.sh $(VENV)
+	@touch $@

@@ -1,0 +1,139 @@
+r"""The exact order-parameter chain of online SGD: any dimension d, at a cost per step that does not depend on d.
+
+For isotropic Gaussian inputs, one-sample spherical SGD (see `problem.Problem`) projects *exactly* onto the overlaps
+m = (⟨w, w*_1⟩, …, ⟨w, w*_r⟩). Only three numbers of the fresh sample matter: its projections z ~ N(0, I_r) on the
+teacher, its component u ~ N(0, 1) along the part of w orthogonal to the teacher, and the squared length of the rest,
+R ~ χ²_{d−r−1}. Then h = ⟨m, z⟩ + √(1 − |m|²) u, |x|² = |z|² + u² + R, and
+
+    m ← (m + γ g (z − h m)) / √(1 + γ² g² (|x|² − h²)).
+
+No approximation is made: the law of the whole trajectory of m equals that of d-dimensional SGD.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from lowdim import checks, compiled, results
+from lowdim import device as devices
+from lowdim.problem import prepare, start_overlaps, start_tensor
+from lowdim.progress import bar
+
+# Random numbers drawn at once: large enough to amortise Python, small enough to stay in the cache (8 MB).
+BLOCK = 1 << 18
+
+
+def online_sgd(
+    target,
+    d,
+    steps,
+    lr,
+    *,
+    runs=16,
+    student=None,
+    loss="correlation",
+    lookahead=0.0,
+    seed=0,
+    device=None,
+    records=64,
+    start=None,
+    stop_at=None,
+):
+    """Simulate `runs` independent runs of online SGD in dimension `d` exactly, through their overlaps alone.
+
+    Same arguments, same law and same result type as `sgd.online_sgd`. On the CPU, students of the families in `links`
+    (and every polynomial) run in compiled code; any other student, and every other device, runs through torch.
+    """
+    problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at)
+    place = devices.resolve(device)
+    seed = checks.whole_number("seed", seed, least=0)
+    simulate = _compiled if place.type == "cpu" and compiled.is_compilable(problem.link) else _tensor_program
+    return simulate(problem, start, seed, place)
+
+
+# ---------------------------------------------------------------------------------------------- compiled, on the CPU
+
+
+def _compiled(problem, start, seed, place):
+    """The chain in compiled code.
+
+    Drawing random numbers is the larger part of the work, so that χ² and Gaussian numbers are drawn in two threads,
+    with a generator each: results do not depend on the number of cores.
+    """
+    runs, r = problem.runs, problem.directions
+    streams = [np.random.Generator(np.random.SFC64(s)) for s in np.random.SeedSequence(seed).spawn(4)]
+    m = start_overlaps(start, runs, r) if start is not None else uniform_start(problem, streams[3])
+    rule = compiled.make_rule(problem)
+    log = compiled.make_log(m, results.record_grid(problem.steps, problem.records), results.LEVELS)
+    labels_inside = compiled.is_compilable(problem.target.link) and not problem.target.is_noisy
+    link = compiled.encode(problem.target.link) if labels_inside else compiled.NO_LINK
+    active = np.flatnonzero(np.abs(m[:, 0]) < rule.stop)
+    seen = 0
+    with ThreadPoolExecutor(1) as pool, bar(label="exact chain", total=problem.steps) as progress:
+        while seen < problem.steps and len(active):
+            block = int(min(problem.steps - seen, max(1, BLOCK // len(active))))
+            rest = pool.submit(chi_square, streams[1], problem.d - r - 1, (len(active), block))
+            gauss = streams[0].standard_normal((len(active), block, r + 1))
+            y = compiled.NO_LABELS if labels_inside else _labels(problem, gauss[..., :r], streams[2])
+            compiled.advance_chains(m, active, gauss, rest.result(), y, link, seen, rule, log)
+            seen += block
+            active = active[(np.abs(m[active, 0]) < rule.stop) & ~log.diverged[active]]
+            progress.update(block)
+    log.overlaps[:, log.samples > seen] = m[:, None, :]
+    return results.finish(log.samples, log.overlaps, log.passages, log.diverged, problem.d, problem.lr)
+
+
+def chi_square(stream, degrees, shape):
+    """Draw χ² variables with `degrees` ≥ 0 degrees of freedom (zero degrees: the constant 0)."""
+    return 2.0 * stream.standard_gamma(degrees / 2, shape) if degrees else np.zeros(shape)
+
+
+def uniform_start(problem, stream):
+    """Overlaps [runs, r] of a uniformly random point of the sphere in R^d: z/√(|z|² + χ²_{d−r})."""
+    z = stream.standard_normal((problem.runs, problem.directions))
+    rest = chi_square(stream, problem.d - problem.directions, problem.runs)
+    return z / np.sqrt(np.sum(z**2, axis=1) + rest)[:, None]
+
+
+def _labels(problem, z, stream):
+    """Labels [runs, block] of the projections z [runs, block, r]."""
+    h = z[..., 0] if problem.directions == 1 else z
+    xi = stream.standard_normal(h.shape[:2]) if problem.target.is_noisy else None
+    return np.ascontiguousarray(problem.target.labels(h, xi))
+
+
+# ------------------------------------------------------------------------------- any student, any device: through torch
+
+
+def _tensor_program(problem, start, seed, place):
+    """The chain as a tensor program over the runs axis: one Python step per sample, no host reads inside the loop."""
+    runs, r, d = problem.runs, problem.directions, problem.d
+    generator = devices.generator(place, seed)
+    options = {"device": place, "dtype": torch.float64}
+    m = start_tensor(problem, start, generator, options)
+    recorder = results.Recorder(m, problem.steps, problem.records)
+    state = results.RunState(m[:, 0], problem.stop_at)
+    shape_of_rest = torch.full((), (d - r - 1) / 2, **options)
+    with bar(label="exact chain", total=problem.steps) as progress:
+        for block in recorder.blocks(BLOCK // (runs * (r + 2))):
+            gauss = torch.randn(block, runs, r + 1, generator=generator, **options)
+            rest = torch.zeros(block, runs, **options)
+            if d > r + 1:
+                rest = 2 * torch._standard_gamma(shape_of_rest.expand(block, runs), generator=generator)
+            z, u = gauss[..., :r], gauss[..., r]
+            xi = torch.randn(block, runs, generator=generator, **options) if problem.target.is_noisy else None
+            y = problem.target.labels(z[..., 0] if r == 1 else z, xi)
+            squared_x = gauss.square().sum(-1) + rest
+            history = torch.empty(block, runs, r, **options)
+            for t in range(block):
+                h = (m * z[t]).sum(-1) + (1 - m.square().sum(-1)).clamp(min=0).sqrt() * u[t]
+                step = problem.lr * problem.gradient_factor(y[t], h, squared_x[t])
+                norm = (1 + step.square() * (squared_x[t] - h.square()).clamp(min=0)).sqrt()
+                new = ((m + step[:, None] * (z[t] - h[:, None] * m)) / norm[:, None]).clamp(-1, 1)
+                m = torch.where(state.moving(new.sum(-1) + norm)[:, None], new, m)
+                state.note(m[:, 0])
+                history[t] = m
+            recorder.add(history)
+            progress.update(block)
+    return recorder.finish(state.diverged, d, problem.lr)

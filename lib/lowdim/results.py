@@ -1,0 +1,154 @@
+"""What a trainer of one neuron returns: overlaps against samples seen, and first passages tracked at every step."""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lowdim import checks
+from lowdim.device import to_host
+
+# First passages of |overlap| are kept for the levels 0, 0.001, …, 1, whatever the record grid.
+LEVELS = 1000
+
+
+@dataclass(frozen=True)
+class OverlapResult:
+    """Overlaps m = ⟨w, w*⟩ of `runs` repetitions.
+
+    samples        [records]           samples seen at each record, log-spaced, beginning with 0
+    overlaps       [runs, records]     m (for a target with r > 1 directions: [runs, records, r])
+    first_passage  [runs, r, 1001]     samples seen when |m_i| first reached 0, 0.001, …, 1; inf where never
+    diverged       [runs]              True where the run left the range of floating-point numbers; such a run stays
+                                       at its last finite state
+    d, lr                              dimension and step size γ of the run
+    """
+
+    samples: np.ndarray
+    overlaps: np.ndarray
+    first_passage: np.ndarray
+    diverged: np.ndarray
+    d: int
+    lr: float
+
+    def samples_to_reach(self, level, direction=0):
+        """Samples seen when |m| first reached `level` (0 < level ≤ 1), one float per run; inf where it never did.
+
+        First passages were tracked at every step. Levels are resolved to 0.001: others are rounded up. `direction`
+        picks m_i for targets with several directions.
+        """
+        level = checks.fraction("level", level)
+        directions = self.first_passage.shape[1]
+        direction = checks.whole_number("direction", direction, least=0)
+        if direction >= directions:
+            raise ValueError(f"direction is {direction}; this target has {directions} directions, 0..{directions - 1}")
+        return self.first_passage[:, direction, int(np.ceil(level * LEVELS - 1e-9))]
+
+    def quantile(self, q, absolute=True):
+        """The `q`-quantile over runs of |m| (or of m): shape [records], or [records, r] for several directions."""
+        return np.quantile(np.abs(self.overlaps) if absolute else self.overlaps, q, axis=0)
+
+
+def record_grid(steps, records):
+    """About `records` whole numbers from 0 to `steps`, log-spaced, each once."""
+    grid = np.unique(np.round(np.geomspace(1, steps, max(records - 1, 2))).astype(np.int64))
+    return np.concatenate([[0], grid])
+
+
+class RunState:
+    """Which runs still move: a run that diverged or reached `stop_at` stays where it is. Masks [runs], no host reads."""
+
+    def __init__(self, m, stop_at):
+        self.stop_at = stop_at
+        self.diverged = torch.zeros(len(m), dtype=torch.bool, device=m.device)
+        self.stopped = torch.zeros_like(self.diverged)
+        self.note(m)
+
+    def moving(self, witness):
+        """Mark runs whose `witness` [runs] is not finite as diverged; return the mask of runs that take this step."""
+        self.diverged = self.diverged | ~torch.isfinite(witness)
+        return ~(self.diverged | self.stopped)
+
+    def note(self, m):
+        """Mark runs whose overlap m [runs] has reached the stopping level."""
+        if self.stop_at is not None:
+            self.stopped = self.stopped | (m.abs() >= self.stop_at)
+
+
+class Recorder:
+    """Collects a tensor program's overlaps block by block: log-spaced records, and first passages at every step."""
+
+    def __init__(self, m, steps, records):
+        """`m` [runs, r] holds the overlaps at the start."""
+        self.samples = record_grid(steps, records)
+        self.steps, self.seen = steps, 0
+        self.overlaps = m.new_empty(m.shape[0], len(self.samples), m.shape[1])
+        self.overlaps[:, 0] = m
+        self.passages = torch.full((*m.shape, LEVELS + 1), torch.inf, device=m.device, dtype=torch.float64)
+        self.best = torch.full_like(m, -1.0)
+        self._pass(m.abs()[None], torch.zeros(1, device=m.device, dtype=torch.float64))
+
+    def blocks(self, most):
+        """Yield block sizes of at most `most` steps until all steps are done."""
+        while self.seen < self.steps:
+            yield int(min(self.steps - self.seen, max(1, most)))
+
+    def add(self, history):
+        """Take in the overlaps after each step of a block, history [block, runs, r]."""
+        block = len(history)
+        first, last = np.searchsorted(self.samples, [self.seen + 1, self.seen + block + 1])
+        if last > first:
+            rows = torch.as_tensor(self.samples[first:last] - self.seen - 1, device=history.device)
+            self.overlaps[:, first:last] = history[rows].transpose(0, 1)
+        times = torch.arange(self.seen + 1, self.seen + block + 1, device=history.device, dtype=torch.float64)
+        self._pass(history.abs(), times)
+        self.seen += block
+
+    def add_curve(self, history, times, since):
+        """Like `add` for a smooth curve given at arbitrary `times` [n] after `since`: passages are interpolated."""
+        on_grid = np.flatnonzero(np.isin(times, self.samples))
+        first = np.searchsorted(self.samples, times[0])
+        self.overlaps[:, first : first + len(on_grid)] = history[torch.as_tensor(on_grid)].transpose(0, 1)
+        self._pass(history.abs(), torch.as_tensor(times, device=history.device, dtype=torch.float64), since)
+
+    def _pass(self, sizes, times, since=None):
+        """Update first passages [runs, r, levels] with |m| = sizes [block, runs, r] at `times` [block]."""
+        running = torch.cummax(torch.cat([self.best[None], sizes]), dim=0).values
+        rows = running.permute(1, 2, 0).contiguous()
+        levels = torch.arange(LEVELS + 1, device=sizes.device, dtype=sizes.dtype) / LEVELS
+        # An overlap of 1 − 1e-16 counts as 1.
+        levels = (levels - 4 * torch.finfo(sizes.dtype).eps).expand(*self.passages.shape).contiguous()
+        # Index 0 is the state before the block: a level found there was passed earlier and keeps its time.
+        first = torch.searchsorted(rows, levels)
+        within = first.clamp(1, len(sizes))
+        passed = times[within - 1]
+        if since is not None:
+            before = torch.cat([times.new_full((1,), since), times])[within - 1]
+            low, high = rows.gather(-1, within - 1), rows.gather(-1, within)
+            passed = torch.lerp(before, passed, ((levels - low) / (high - low)).clamp(0, 1).to(passed.dtype))
+        is_new = (first > 0) & (first <= len(sizes))
+        self.passages = torch.where(is_new, torch.minimum(self.passages, passed), self.passages)
+        self.best = running[-1]
+
+    def finish(self, diverged, d, lr):
+        """Build the result."""
+        return finish(self.samples, self.overlaps, self.passages, diverged, d, lr)
+
+
+def finish(samples, overlaps, passages, diverged, d, lr):
+    """Build the result on the host from tensors or arrays; warn about runs that diverged.
+
+    overlaps [runs, records, r] loses its last axis when r = 1.
+    """
+    arrays = [to_host(a) if isinstance(a, torch.Tensor) else a for a in (overlaps, passages, diverged)]
+    overlaps, passages, diverged = arrays
+    overlaps = overlaps[..., 0] if overlaps.shape[-1] == 1 else overlaps
+    if isinstance(diverged, np.ndarray) and diverged.any():
+        warnings.warn(
+            f"{int(diverged.sum())} of {len(diverged)} runs diverged (lr = {lr:g} is too large for d = {d}); "
+            "they stay at their last finite state, see result.diverged",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return OverlapResult(samples, overlaps, passages, diverged, d, lr)

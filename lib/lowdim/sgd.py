@@ -1,0 +1,133 @@
+"""Gradient trainers in d dimensions. All repetitions train at once, as one tensor program with a leading runs axis."""
+
+import numpy as np
+import torch
+
+from lowdim import checks, compiled, results
+from lowdim import device as devices
+from lowdim.problem import prepare, start_overlaps
+from lowdim.progress import bar
+
+# Inputs drawn at once (numbers): large enough to amortise the calls, small enough to keep memory near 16 MB.
+BLOCK = 1 << 22
+
+
+def online_sgd(
+    target,
+    d,
+    steps,
+    lr,
+    *,
+    runs=16,
+    student=None,
+    loss="correlation",
+    lookahead=0.0,
+    seed=0,
+    device=None,
+    records=64,
+    start=None,
+    stop_at=None,
+):
+    r"""Train one neuron on the sphere by online SGD in d dimensions, `runs` independent runs at once.
+
+    Every step draws a fresh x ~ N(0, I_d) per run, its label y, and moves (γ = lr, h = ⟨w, x⟩)
+
+        w ← normalise(w + γ g (x − h w)),      g = e(h̃) σ'(h̃),     h̃ = h + ρ |x|² e(h) σ'(h),
+
+    with e = y for loss="correlation" and e = y − σ(h) for loss="square"; ρ = lookahead > 0 takes the gradient after a
+    trial step on the same sample. The teacher's directions are random and orthonormal, shared by all runs.
+
+    target    a name (`targets.names()`), a `Target`, or a vectorised function of one variable (NumPy or torch)
+    d, steps  dimension and number of samples
+    student   the activation σ: a name, a `Link`, a `Target` or a function; default: the target's own link
+    seed      all randomness comes from it
+    device    None (CUDA if present, else CPU; LOWDIM_DEVICE overrides) or a torch device
+    records   about how many log-spaced records of the overlap to keep
+    start     overlaps at the start, one number or [runs] (or [runs, r]); default: uniform on the sphere
+    stop_at   a run whose |m| reached this level stays there (for hitting times)
+
+    Returns an `OverlapResult`.
+    """
+    problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at)
+    place = devices.resolve(device)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    # Single precision: rounding (1e-7 a step, random signs) is far below the noise of one sample, and draws are faster.
+    options = {"device": place, "dtype": torch.float32}
+    teacher = _orthonormal(d, problem.directions, generator, options)
+    w = _start(problem, start, teacher, generator, options)
+    train = _compiled if place.type == "cpu" and compiled.is_compilable(problem.link) else _tensor_program
+    return train(problem, w, teacher, generator)
+
+
+def _compiled(problem, w, teacher, generator):
+    """The steps of all runs in compiled code, on the CPU. w [runs, d], teacher [d, r]."""
+    rule = compiled.make_rule(problem)
+    samples = results.record_grid(problem.steps, problem.records)
+    log = compiled.make_log((w @ teacher).double().numpy(), samples, results.LEVELS)
+    active = np.flatnonzero(np.abs(log.overlaps[:, 0, 0]) < rule.stop)
+    rows, columns = w.numpy(), teacher.T.contiguous().numpy()
+    seen = 0
+    with bar(label=f"SGD, d={problem.d}", total=problem.steps) as progress:
+        while seen < problem.steps and len(active):
+            block = int(min(problem.steps - seen, max(1, BLOCK // (len(active) * problem.d))))
+            x, y = _draw(problem, (len(active), block), teacher, generator)
+            compiled.advance_vectors(rows, active, x.numpy(), y.numpy(), columns, seen, rule, log)
+            seen += block
+            m = (w @ teacher)[:, 0].abs().numpy()
+            active = active[(m[active] < rule.stop) & ~log.diverged[active]]
+            progress.update(block)
+    log.overlaps[:, samples > seen] = (w @ teacher).double().numpy()[:, None, :]
+    return results.finish(samples, log.overlaps, log.passages, log.diverged, problem.d, problem.lr)
+
+
+def _tensor_program(problem, w, teacher, generator):
+    """The same steps as a tensor program, for any student and device: no host reads inside the loop."""
+    m = w @ teacher
+    recorder = results.Recorder(m, problem.steps, problem.records)
+    state = results.RunState(m[:, 0], problem.stop_at)
+    with bar(label=f"SGD, d={problem.d}", total=problem.steps) as progress:
+        for block in recorder.blocks(min(BLOCK // (problem.runs * problem.d), 4096)):
+            x, y = _draw(problem, (block, problem.runs), teacher, generator)
+            squared_x = x.square().sum(-1)
+            history = m.new_empty(block, *m.shape)
+            for t in range(block):
+                h = torch.linalg.vecdot(w, x[t])
+                step = problem.lr * problem.gradient_factor(y[t], h, squared_x[t])
+                norm = (1 + step.square() * (squared_x[t] - h.square()).clamp(min=0)).sqrt()
+                keep, move = (1 - step * h) / norm, step / norm
+                moving = state.moving(keep + move + norm)
+                keep, move = torch.where(moving, keep, 1.0), torch.where(moving, move, 0.0)
+                w = torch.addcmul(w * keep[:, None], x[t], move[:, None])
+                m = (w @ teacher).clamp(-1, 1)
+                state.note(m[:, 0])
+                history[t] = m
+            # The norm in closed form keeps |w| = 1 up to rounding; rounding is removed once per block.
+            w = w / torch.linalg.vector_norm(w, dim=1, keepdim=True)
+            recorder.add(history)
+            progress.update(block)
+    return recorder.finish(state.diverged, problem.d, problem.lr)
+
+
+def _draw(problem, shape, teacher, generator):
+    """Fresh inputs x [*shape, d] and their labels y [*shape]."""
+    options = {"device": teacher.device, "dtype": teacher.dtype}
+    x = torch.randn(*shape, problem.d, generator=generator, **options)
+    h = x @ teacher
+    xi = torch.randn(*shape, generator=generator, **options) if problem.target.is_noisy else None
+    return x, problem.target.labels(h[..., 0] if problem.directions == 1 else h, xi)
+
+
+def _orthonormal(d, r, generator, options):
+    """The teacher's directions: r random orthonormal columns [d, r]."""
+    return torch.linalg.qr(torch.randn(d, r, generator=generator, **options)).Q
+
+
+def _start(problem, start, teacher, generator, options):
+    """Unit vectors [runs, d]: uniform on the sphere, or with the given overlaps and otherwise uniform."""
+    w = torch.randn(problem.runs, problem.d, generator=generator, **options)
+    if start is not None:
+        m = torch.as_tensor(start_overlaps(start, problem.runs, problem.directions), **options)
+        w = w - (w @ teacher) @ teacher.T
+        w = w / torch.linalg.vector_norm(w, dim=1, keepdim=True)
+        return m @ teacher.T + (1 - m.square().sum(1, keepdim=True)).clamp(min=0).sqrt() * w
+    return w / torch.linalg.vector_norm(w, dim=1, keepdim=True)

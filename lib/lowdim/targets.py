@@ -1,0 +1,221 @@
+"""Every target function of the talks, by name, as data: formula, directions, exponents and a way to draw labels.
+
+>>> targets.get("h3").information_exponent
+3
+>>> targets.names()                      # all names
+"""
+
+import difflib
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from lowdim import checks, functions, hermite, links
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target y = g(h + s ξ) + t ξ of the r = `directions` projections h = (⟨w*_1, x⟩, …, ⟨w*_r, x⟩), ξ ~ N(0, 1).
+
+    `vectorised` is the regression function h ↦ E[y | h]: […] → […] for r = 1, […, r] → […] else. `link` is its form as
+    data where it has one (r = 1). `noiseless` is g, `noise_inside` is s, `noise_outside` is t. `information_exponent`
+    is the lowest degree ≥ 1 in the Hermite expansion of E[y | h]; `generative_exponent` the same after the best
+    transformation of the label, None where unknown. `latex` is the formula.
+    """
+
+    name: str
+    latex: str
+    directions: int
+    vectorised: functions.Vectorised = field(repr=False, compare=False)
+    information_exponent: float
+    generative_exponent: float | None = None
+    link: links.Link | None = None
+    noiseless: functions.Vectorised | None = field(default=None, repr=False, compare=False)
+    noise_inside: float = 0.0
+    noise_outside: float = 0.0
+
+    def __call__(self, h):
+        """The regression function E[y | h] at `h` (NumPy array or tensor)."""
+        return self.vectorised(h)
+
+    @property
+    def is_noisy(self):
+        """Whether a label is random once h is known."""
+        return bool(self.noise_inside or self.noise_outside)
+
+    def labels(self, h, xi=None):
+        """Labels y = g(h + s ξ) + t ξ for `h` (NumPy or torch) and standard Gaussian `xi` of the labels' shape.
+
+        `xi` is needed for noisy targets only.
+        """
+        if not self.is_noisy:
+            return self.vectorised(h)
+        if xi is None:
+            raise ValueError(f"target {self.name!r} has noisy labels: xi, an array of standard Gaussians, is needed")
+        inside = self.noise_inside * (xi if self.directions == 1 else xi[..., None])
+        return (self.noiseless or self.vectorised)(h + inside) + self.noise_outside * xi
+
+
+def custom(f, directions=1, name="custom", latex=""):
+    """Make a target of a vectorised function `f` written with NumPy or torch: […] → […], or […, r] → [...] if r > 1.
+
+    Its information exponent is computed for r = 1 and left unknown (nan) for more directions.
+    """
+    directions = checks.whole_number("directions", directions, least=1)
+    function = functions.vectorised(f, "target", directions)
+    link = f if isinstance(f, links.Link) else links.as_polynomial(function) if directions == 1 else None
+    exponent = hermite.information_exponent(function) if directions == 1 else math.nan
+    return Target(name, latex, directions, function, exponent, link=link)
+
+
+def get(name):
+    """Return the target called `name`; an unknown name raises ValueError with the nearest names that exist."""
+    if name in REGISTRY:
+        return REGISTRY[name]
+    near = difflib.get_close_matches(str(name), REGISTRY, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    raise ValueError(f"target is {name!r}; {hint}known targets: {', '.join(REGISTRY)}")
+
+
+def names():
+    """Return the names of all targets, in the order of the book."""
+    return list(REGISTRY)
+
+
+def resolve(target):
+    """Return a `Target` from a name, a `Target` or a vectorised callable of one variable."""
+    if isinstance(target, Target):
+        return target
+    if isinstance(target, str):
+        return get(target)
+    return custom(target)
+
+
+def superorthogonal_coefficients():
+    """Orthonormal coefficients [21] of an even degree-20 polynomial g with E[g^i h_k] = 0 for k = 1, 2 and i = 1, 2.
+
+    On even degrees 4, 6, …, 20 the quadratic form E[g² He_2] has the tridiagonal matrix with 2j on the diagonal and
+    √((j+1)(j+2)) beside it. Degree 20 is the first at which it has a negative eigenvalue λ_−; with the smallest
+    positive one λ_+ and unit eigenvectors v_±, the vector √λ_+ v_− + √(−λ_−) v_+ makes the form vanish.
+    """
+    degrees = np.arange(4, 21, 2)
+    beside = np.sqrt((degrees[:-1] + 1.0) * (degrees[:-1] + 2.0))
+    eigenvalues, vectors = np.linalg.eigh(np.diag(2.0 * degrees) + np.diag(beside, 1) + np.diag(beside, -1))
+    mixed = math.sqrt(eigenvalues[1]) * vectors[:, 0] + math.sqrt(-eigenvalues[0]) * vectors[:, 1]
+    alpha = np.zeros(21)
+    alpha[degrees] = mixed / np.linalg.norm(mixed) * np.sign(mixed[0])
+    return alpha
+
+
+def _single(name, latex, link, information_exponent, generative_exponent):
+    return Target(name, latex, 1, link.vectorised, information_exponent, generative_exponent, link)
+
+
+def _multi(name, latex, directions, function, information_exponent, generative_exponent, noise_outside=0.0):
+    wrapped = functions.Vectorised(function, "torch", directions)
+    return Target(
+        name, latex, directions, wrapped, information_exponent, generative_exponent, noise_outside=noise_outside
+    )
+
+
+def _he(k, z):
+    """The un-normalised Hermite polynomial He_k of a tensor."""
+    return links.he(k)(z)
+
+
+def _parity(h):
+    return torch.sign(torch.prod(h, dim=-1))
+
+
+def _noisy_sign(variance):
+    mean = links.Link("erf", (1 / math.sqrt(2 * variance),))
+    return Target(
+        name="noisy_sign",
+        latex=rf"\mathrm{{sign}}(z + \sqrt{{{variance:g}}}\,\xi)",
+        directions=1,
+        vectorised=mean.vectorised,
+        information_exponent=1,
+        generative_exponent=1,
+        link=mean,
+        noiseless=links.Link("sign").vectorised,
+        noise_inside=math.sqrt(variance),
+    )
+
+
+def _catalogue():
+    """All targets of the talks. Exponents are data here; the tests compute them from the functions."""
+    for k, generative in zip(range(1, 7), (1, 2, 1, 2, 1, 2), strict=True):
+        yield _single(f"h{k}", rf"h_{k}(z)", links.polynomial([0.0] * k + [1.0], rf"h_{k}(z)"), k, generative)
+    for k, generative in ((2, 2), (3, 1), (4, 2)):
+        yield _single(f"He{k}", rf"\mathrm{{He}}_{k}(z)", links.he(k), k, generative)
+    sums = {"He1+He3": ((1, 3), 1, 1), "He2+He3": ((2, 3), 2, 1)}
+    for name, (degrees, information, generative) in sums.items():
+        alpha = [math.sqrt(math.factorial(k)) if k in degrees else 0.0 for k in range(4)]
+        latex = " + ".join(rf"\mathrm{{He}}_{k}(z)" for k in degrees)
+        yield _single(name, latex, links.polynomial(alpha, latex), information, generative)
+    yield _single("linear", "z", links.polynomial([0.0, 1.0], "z"), 1, 1)
+    yield _single("square", "z^2", links.polynomial([1.0, 0.0, math.sqrt(2)], "z^2"), 2, 2)
+    yield _single("abs", "|z|", links.Link("abs", latex="|z|"), 2, 2)
+    yield _single("sign", r"\mathrm{sign}(z)", links.Link("sign", latex=r"\mathrm{sign}(z)"), 1, 1)
+    yield _noisy_sign(variance=0.25)
+    yield _single("tanh", r"\tanh(z)", links.Link("tanh", latex=r"\tanh(z)"), 1, 1)
+    yield _single("sin", r"\sin(z)", links.Link("sin", latex=r"\sin(z)"), 1, 1)
+    yield _single("relu", r"\max(z, 0)", links.relu(), 1, 1)
+    yield _single("bump", "z^2 e^{-z^2}", links.Link("bump", latex="z^2 e^{-z^2}"), 4, 4)
+    alpha = superorthogonal_coefficients()
+    latex = r"\textstyle\sum_{j=2}^{10} c_{2j}\, h_{2j}(z)"
+    yield _single("superorthogonal", latex, links.polynomial(alpha, latex), 4, 2)
+    yield _multi("linear+abs", "h_1 + |h_2|", 2, lambda h: h[..., 0] + h[..., 1].abs(), 1, 1)
+    yield _multi(
+        "quadratic",
+        "h_1 + 2h_2 + h_1h_2 + 3h_2^2",
+        2,
+        lambda h: h[..., 0] + 2 * h[..., 1] + h[..., 0] * h[..., 1] + 3 * h[..., 1] ** 2,
+        1,
+        1,
+    )
+    yield _multi(
+        "committee",
+        r"\tfrac13\textstyle\sum_{i=1}^{3}\max(h_i, 0) + 0.1\,\xi",
+        3,
+        lambda h: torch.relu(h).mean(dim=-1),
+        1,
+        1,
+        noise_outside=0.1,
+    )
+    yield _multi("parity2", r"\mathrm{sign}(h_1h_2)", 2, _parity, 2, 2)
+    yield _multi("parity3", r"\mathrm{sign}(h_1h_2h_3)", 3, _parity, 3, 3)
+    yield _multi("square+parity3", r"h_1^2 + \mathrm{sign}(h_1h_2h_3)", 3, lambda h: h[..., 0] ** 2 + _parity(h), 2, 2)
+    for k, information in ((2, 2), (4, 3)):
+        yield _multi(
+            f"He{k}+parity3",
+            rf"\mathrm{{He}}_{k}(h_1) + \mathrm{{sign}}(h_1h_2h_3)",
+            3,
+            lambda h, k=k: _he(k, h[..., 0]) + _parity(h),
+            information,
+            2,
+        )
+    yield _multi(
+        "staircase",
+        r"h_1 + \mathrm{He}_3(h_1)\,h_2 + \mathrm{He}_3(h_2)\,h_3",
+        3,
+        lambda h: h[..., 0] + _he(3, h[..., 0]) * h[..., 1] + _he(3, h[..., 1]) * h[..., 2],
+        1,
+        1,
+    )
+    yield _multi(
+        "additive", r"\tfrac12\textstyle\sum_{m=1}^{4} h_3(h_m)", 4, lambda h: get("h3")(h).sum(dim=-1) / 2, 3, 1
+    )
+    yield _multi(
+        "tree",
+        r"\tanh\bigl(8^{-1/2}\textstyle\sum_{j=1}^{8}(\mathrm{He}_2+\mathrm{He}_3)(h_j)\bigr)",
+        8,
+        lambda h: torch.tanh((_he(2, h) + _he(3, h)).sum(dim=-1) / math.sqrt(8)),
+        1,
+        None,
+    )
+
+
+REGISTRY = {target.name: target for target in _catalogue()}

@@ -1,0 +1,104 @@
+"""Visiting the pages of the built site with a real browser."""
+
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from tools import build_book
+
+SITE = build_book.HTML
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+
+# Text nodes that a reader can meet, hidden dropdowns included; code may show a dollar, and typeset mathematics is done.
+TEXT = """() => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const skipped = "script, style, noscript, template, pre, code, textarea, mjx-container";
+  const texts = [];
+  while (walker.nextNode()) {
+    if (!walker.currentNode.parentElement.closest(skipped)) texts.push(walker.currentNode.textContent);
+  }
+  return texts.join(" ");
+}"""
+
+IMAGES = """() => [...document.images].map(image => ({
+  source: image.src.slice(0, 120), alt: image.alt, width: image.naturalWidth, content: image.closest("article") !== null
+}))"""
+
+# Elements that stick out of the screen and are not inside something that scrolls by itself.
+TOO_WIDE = """() => {
+  const wide = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= wide) return [];
+  const contained = element => element && (
+    getComputedStyle(element).overflowX !== "visible" || contained(element.parentElement));
+  return [...document.querySelectorAll("main *")]
+    .filter(element => element.getBoundingClientRect().right > wide + 1 && !contained(element.parentElement))
+    .slice(0, 5).map(element => element.outerHTML.slice(0, 160)).concat("(the page scrolls sideways)");
+}"""
+
+UNTYPESET = """() => [...document.querySelectorAll(".math")]
+  .filter(element => !element.querySelector("mjx-container")).map(element => element.textContent.slice(0, 80))"""
+
+
+@dataclass
+class Visit:
+    """What a browser met on one page."""
+
+    external: list = field(default_factory=list)
+    missing: list = field(default_factory=list)
+    errors: list = field(default_factory=list)
+    text: str = ""
+    images: list = field(default_factory=list)
+    untypeset: list = field(default_factory=list)
+    math_errors: int = 0
+    too_wide: list = field(default_factory=list)
+
+
+def site_pages():
+    """The pages of the site, as paths; index.html only leads on to the first of them."""
+    pages = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
+    return [page for page in pages if not page.startswith("_static/") and page != "index.html"]
+
+
+class Visitor:
+    """Opens pages; requests to any other server are recorded and refused."""
+
+    def __init__(self, browser, address):
+        self.browser = browser
+        self.address = address
+        self.visits = {}
+
+    def open(self, path, visit, viewport=DESKTOP, dark=False):
+        page = self.browser.new_page(viewport=viewport, color_scheme="dark" if dark else "light")
+        if dark:
+            page.add_init_script("localStorage.setItem('mode', 'dark'); localStorage.setItem('theme', 'dark')")
+        page.on("console", lambda message: message.type == "error" and visit.errors.append(message.text))
+        page.on("pageerror", lambda error: visit.errors.append(str(error)))
+        page.on("response", lambda answer: answer.status >= 400 and visit.missing.append(answer.url))
+        page.route("**/*", lambda route: self.screen(route, visit))
+        page.goto(f"{self.address}/{path}", wait_until="load")
+        page.wait_for_load_state("networkidle")
+        page.evaluate("() => window.MathJax?.startup?.promise?.then(() => true)")
+        return page
+
+    def screen(self, route, visit):
+        url = urlsplit(route.request.url)
+        if url.scheme in ("data", "blob") or f"{url.scheme}://{url.netloc}" == self.address:
+            route.continue_()
+        else:
+            visit.external.append(route.request.url)
+            route.abort()
+
+    def visit(self, path):
+        """The visit to a page in light mode, on a wide screen and then on a phone; made once."""
+        if path not in self.visits:
+            visit = Visit()
+            page = self.open(path, visit)
+            visit.text = page.evaluate(TEXT)
+            visit.images = page.evaluate(IMAGES)
+            visit.untypeset = page.evaluate(UNTYPESET)
+            visit.math_errors = page.locator("mjx-merror").count()
+            page.set_viewport_size(PHONE)
+            visit.too_wide = page.evaluate(TOO_WIDE)
+            page.close()
+            self.visits[path] = visit
+        return self.visits[path]

@@ -1,0 +1,92 @@
+"""Every page of the built site, as a reader's browser meets it."""
+
+import re
+
+import pytest
+
+from tests.site.browsing import SITE, Visit, site_pages
+
+RAW_MATHEMATICS = re.compile(r"\$|\\\(|\\\[|\\begin\{")
+LIKE_A_FILE = re.compile(r"\.(png|svg|jpe?g|gif|webp)$|^[\w./-]*/[\w./-]*$|^[0-9a-f]{16,}$", re.IGNORECASE)
+
+
+def test_the_site_has_pages():
+    assert len(site_pages()) > 5
+
+
+def test_nothing_is_asked_of_another_server(visit):
+    assert not visit.external
+
+
+def test_nothing_is_missing(visit):
+    assert not visit.missing
+
+
+def test_the_console_shows_no_error(visit):
+    assert not visit.errors
+
+
+def test_dark_mode_shows_no_error(visitor, page_path):
+    visit = Visit()
+    page = visitor.open(page_path, visit, dark=True)
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.close()
+    assert not visit.errors + visit.external + visit.missing
+
+
+def test_equations_are_typeset(visit):
+    assert not visit.untypeset
+    assert not visit.math_errors
+    found = RAW_MATHEMATICS.search(visit.text)
+    assert not found, f"raw mathematics: …{visit.text[max(0, found.start() - 60) : found.end() + 60]}…"
+
+
+def test_images_are_shown(visit):
+    assert not [image["source"] for image in visit.images if image["width"] == 0]
+
+
+def test_images_are_described(visit):
+    bad = [image for image in visit.images if not image["alt"].strip() or LIKE_A_FILE.search(image["alt"].strip())]
+    assert not bad
+    alts = [image["alt"] for image in visit.images if image["content"]]
+    assert len(alts) == len(set(alts)), "two images of the page have the same description"
+
+
+def test_a_phone_does_not_scroll_sideways(visit):
+    assert not visit.too_wide
+
+
+def test_index_leads_to_the_first_page(visitor):
+    visit = Visit()
+    page = visitor.open("index.html", visit)
+    page.wait_for_url("**/book/intro.html")
+    page.close()
+    assert not visit.errors + visit.external + visit.missing
+
+
+def explorer_pages():
+    return [page for page in site_pages() if 'class="lowdim-explorer' in (SITE / page).read_text("utf8")]
+
+
+def test_some_page_has_an_explorer():
+    assert explorer_pages()
+
+
+@pytest.mark.parametrize("with_explorer", explorer_pages())
+def test_explorers_follow_the_keyboard(visitor, with_explorer):
+    visit = Visit()
+    page = visitor.open(with_explorer, visit)
+    for explorer in page.locator(".lowdim-explorer").all():
+        image = explorer.locator("img").first
+        sliders = explorer.locator("input[type=range]").all()
+        assert sliders
+        for slider, output in zip(sliders, explorer.locator("output").all(), strict=True):
+            before = image.get_attribute("src"), output.text_content()
+            slider.focus()
+            page.keyboard.press("Home" if slider.evaluate("s => s.value === s.max") else "End")
+            assert image.get_attribute("src") != before[0], "the picture did not change"
+            assert output.text_content() != before[1], "the value beside the slider did not change"
+            page.wait_for_function("image => image.complete && image.naturalWidth > 0", arg=image.element_handle())
+            assert image.get_attribute("alt").strip()
+    page.close()
+    assert not visit.errors

@@ -1,0 +1,139 @@
+"""Run every test of the project, one line a group; the last line counts them all.
+
+    python -m tools.run_tests [GROUP ...]
+
+Groups, in order: ruff-check and ruff-format (style), unit (library, project, chapter sources), notebooks (every chapter
+is executed again, as a plain notebook, by nbval), site (the built pages in a real browser). The full output of each
+group is kept in _build/test-logs/ and shown when the group fails. A group that finds no test fails too.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+
+from tools import ensure_browser, execute, sources
+
+LOGS = sources.BUILD / "test-logs"
+NOTEBOOKS = sources.BUILD / "nbval"
+CELL_TIMEOUT = 1800  # seconds: a cell that takes longer hangs
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one group came to."""
+
+    passed: int
+    failed: int
+    output: str
+    skipped: int = 0
+
+
+def call(command, **environment):
+    """Run a command in the repository; return its exit status and all that it wrote."""
+    done = subprocess.run(
+        command,
+        cwd=sources.ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def program(*command):
+    """A group that is one program: it passes or fails as a whole."""
+    status, output = call([sys.executable, "-m", *command])
+    return Outcome(passed=int(status == 0), failed=int(status != 0), output=output)
+
+
+def pytest(name, *arguments, **environment):
+    """A group of pytest; counts come from its JUnit report, and a bad exit status is at least one failure."""
+    junit = LOGS / f"{name}.xml"
+    junit.unlink(missing_ok=True)
+    status, output = call([sys.executable, "-m", "pytest", f"--junitxml={junit}", *arguments], **environment)
+    if not junit.exists():
+        return Outcome(0, 1, output)
+    suite = ElementTree.parse(junit).getroot().find("testsuite")
+    total, failures, errors, skipped = (int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped"))
+    failed = failures + errors
+    return Outcome(total - failed - skipped, max(failed, int(status != 0)), output, skipped)
+
+
+def unit():
+    return pytest("unit", "-n", "2", "tests/lib", "tests/project", "tests/chapters")
+
+
+def notebooks():
+    """Execute the chapters as a reader would meet them outside the book: as notebooks, in another folder."""
+    count = len(sources.write_notebooks(NOTEBOOKS))
+    jobs = min(execute.cores(), count)
+    threads = str(max(1, execute.cores() // jobs))
+    return pytest(
+        "notebooks",
+        "--nbval-lax",
+        f"--nbval-cell-timeout={CELL_TIMEOUT}",
+        f"-n{jobs}",
+        "--dist=loadscope",  # the cells of one notebook must stay together
+        str(NOTEBOOKS),
+        **dict.fromkeys(execute.THREAD_VARIABLES, threads),
+        LOWDIM_PROGRESS="0",
+    )
+
+
+def site():
+    """The pages as built from the present sources: building is quick when nothing has changed."""
+    status, output = call([sys.executable, "-m", "tools.build_book"])
+    if status:
+        return Outcome(0, 1, f"The book cannot be built, so its pages were not tested.\n{output}")
+    return pytest("site", "tests/site", LOWDIM_CHROMIUM=ensure_browser.ensure())
+
+
+GROUPS = {
+    "ruff-check": lambda: program("ruff", "check", "."),
+    "ruff-format": lambda: program("ruff", "format", "--check", "."),
+    "unit": unit,
+    "notebooks": notebooks,
+    "site": site,
+}
+
+
+def run_group(name):
+    """Run one group, keep its output, print its line."""
+    print(f"{name:12} ...", end="\r" if sys.stdout.isatty() else "\n", flush=True)
+    began = time.monotonic()
+    outcome = GROUPS[name]()
+    seconds = time.monotonic() - began
+    (LOGS / f"{name}.log").write_text(outcome.output, "utf8")
+    if outcome.passed + outcome.failed == 0:
+        outcome = Outcome(0, 1, outcome.output + "\nNo test was found.\n", outcome.skipped)
+    skipped = f", {outcome.skipped} skipped" if outcome.skipped else ""
+    print(f"{name:12} {outcome.passed} passed, {outcome.failed} failed{skipped}, {seconds:.1f} s", flush=True)
+    if outcome.failed:
+        print(f"\n{outcome.output.rstrip()}\n(also in {sources.shown(LOGS / name)}.log)\n", flush=True)
+    return outcome
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"only these, of {', '.join(GROUPS)}")
+    options = parser.parse_args()
+    unknown = sorted(set(options.groups) - set(GROUPS))
+    if unknown:
+        parser.error(f"there is no group {', '.join(unknown)}; the groups are {', '.join(GROUPS)}")
+    LOGS.mkdir(parents=True, exist_ok=True)
+    outcomes = {name: run_group(name) for name in GROUPS if not options.groups or name in options.groups}
+    bad = [name for name, outcome in outcomes.items() if outcome.failed]
+    print(f"\nFailing groups: {', '.join(bad)}" if bad else "\nAll groups pass.")
+    passed = sum(outcome.passed for outcome in outcomes.values())
+    failed = sum(outcome.failed for outcome in outcomes.values())
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
