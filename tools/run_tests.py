@@ -104,7 +104,8 @@ GROUPS = {
 
 def run_group(name):
     """Run one group, keep its output, print its line."""
-    print(f"{name:12} ...", end="\r" if sys.stdout.isatty() else "\n", flush=True)
+    if sys.stdout.isatty():
+        print(f"{name:12} ...", end="\r", flush=True)
     began = time.monotonic()
     outcome = GROUPS[name]()
     seconds = time.monotonic() - began

@@ -126,7 +126,7 @@ def use_prepared_cache(app, config):
 
 
 def leave_thebe_out(app, config):
-    """Keep sphinx-thebe, which Jupyter Book loads unasked, from adding scripts and another project's address to pages."""
+    """Keep sphinx-thebe, which Jupyter Book loads unasked, from adding scripts and a foreign address to pages."""
     listeners = [listener for registered in app.events.listeners.values() for listener in registered]
     for listener in listeners:
         if listener.handler.__module__.startswith("sphinx_thebe"):

@@ -31,8 +31,10 @@ class Vectorised:
         z = np.asarray(z, dtype=np.float64)
         if self.written_with == "numpy":
             return np.asarray(self.function(z), dtype=np.float64)
+        # torch warns about read-only arrays, which cached quadrature nodes are: it gets a copy of those.
+        z = np.ascontiguousarray(z) if z.flags.writeable else z.copy()
         with torch.no_grad():
-            return self.function(torch.from_numpy(np.ascontiguousarray(z))).detach().to(torch.float64).numpy()
+            return self.function(torch.from_numpy(z)).detach().to(torch.float64).numpy()
 
     def torch(self, z):
         """Evaluate at a tensor, on its device and in its dtype (a NumPy function runs on the host)."""

@@ -57,7 +57,7 @@ def record_grid(steps, records):
 
 
 class RunState:
-    """Which runs still move: a run that diverged or reached `stop_at` stays where it is. Masks [runs], no host reads."""
+    """Which runs still move: one that diverged or reached `stop_at` stays where it is. Masks [runs], no host reads."""
 
     def __init__(self, m, stop_at):
         self.stop_at = stop_at
@@ -109,7 +109,9 @@ class Recorder:
         """Like `add` for a smooth curve given at arbitrary `times` [n] after `since`: passages are interpolated."""
         on_grid = np.flatnonzero(np.isin(times, self.samples))
         first = np.searchsorted(self.samples, times[0])
-        self.overlaps[:, first : first + len(on_grid)] = history[torch.as_tensor(on_grid)].transpose(0, 1)
+        self.overlaps[:, first : first + len(on_grid)] = history[
+            torch.as_tensor(on_grid, device=history.device)
+        ].transpose(0, 1)
         self._pass(history.abs(), torch.as_tensor(times, device=history.device, dtype=torch.float64), since)
 
     def _pass(self, sizes, times, since=None):

@@ -8,6 +8,7 @@ from tools import build_book
 SITE = build_book.HTML
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
+SCHEMES = ("light", "dark")
 
 # Text nodes that a reader can meet, hidden dropdowns included; code may show a dollar, and typeset mathematics is done.
 TEXT = """() => {
@@ -60,33 +61,32 @@ def site_pages():
 
 
 class Visitor:
-    """Opens pages; requests to any other server are recorded and refused."""
+    """Opens pages, and records each request to another server (which the browser is told not to find)."""
 
     def __init__(self, browser, address):
-        self.browser = browser
         self.address = address
+        self.contexts = {scheme: browser.new_context(viewport=DESKTOP, color_scheme=scheme) for scheme in SCHEMES}
+        for scheme, context in self.contexts.items():
+            context.add_init_script(
+                f"localStorage.setItem('mode', '{scheme}'); localStorage.setItem('theme', '{scheme}')"
+            )
         self.visits = {}
 
-    def open(self, path, visit, viewport=DESKTOP, dark=False):
-        page = self.browser.new_page(viewport=viewport, color_scheme="dark" if dark else "light")
-        if dark:
-            page.add_init_script("localStorage.setItem('mode', 'dark'); localStorage.setItem('theme', 'dark')")
+    def open(self, path, visit, scheme="light"):
+        page = self.contexts[scheme].new_page()
+        page.on("request", lambda request: self.screen(request.url, visit))
+        page.on("response", lambda answer: answer.status >= 400 and visit.missing.append(answer.url))
         page.on("console", lambda message: message.type == "error" and visit.errors.append(message.text))
         page.on("pageerror", lambda error: visit.errors.append(str(error)))
-        page.on("response", lambda answer: answer.status >= 400 and visit.missing.append(answer.url))
-        page.route("**/*", lambda route: self.screen(route, visit))
         page.goto(f"{self.address}/{path}", wait_until="load")
         page.wait_for_load_state("networkidle")
         page.evaluate("() => window.MathJax?.startup?.promise?.then(() => true)")
         return page
 
-    def screen(self, route, visit):
-        url = urlsplit(route.request.url)
-        if url.scheme in ("data", "blob") or f"{url.scheme}://{url.netloc}" == self.address:
-            route.continue_()
-        else:
-            visit.external.append(route.request.url)
-            route.abort()
+    def screen(self, url, visit):
+        parts = urlsplit(url)
+        if parts.scheme not in ("data", "blob") and f"{parts.scheme}://{parts.netloc}" != self.address:
+            visit.external.append(url)
 
     def visit(self, path):
         """The visit to a page in light mode, on a wide screen and then on a phone; made once."""

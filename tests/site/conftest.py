@@ -42,7 +42,10 @@ def address(site):
 def browser():
     chromium = os.environ.get("LOWDIM_CHROMIUM") or ensure_browser.ensure()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium)
+        browser = playwright.chromium.launch(
+            executable_path=chromium,
+            args=["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],  # there is no other server
+        )
         yield browser
         browser.close()
 

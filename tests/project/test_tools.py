@@ -1,0 +1,108 @@
+"""The build's decisions: what counts as a chapter, what makes it run again, what a page may not show."""
+
+import nbformat.v4 as v4
+import pytest
+
+from tools import build_book, execute, seeds, sources
+
+
+def notebook(*cells):
+    return v4.new_notebook(cells=[v4.new_code_cell(text) for text in cells])
+
+
+def run_with(*outputs):
+    made = notebook("work()")
+    made.cells[0].outputs = list(outputs)
+    return execute.Run(sources.Source("chapters/sample"), made)
+
+
+def test_toc_is_read_in_reading_order_at_every_depth():
+    toc = {
+        "root": "a",
+        "parts": [{"chapters": [{"file": "b", "sections": [{"file": "c"}]}]}, {"chapters": [{"file": "d"}]}],
+    }
+    assert sources.toc_files(toc) == ["a", "b", "c", "d"]
+
+
+def test_library_hash_sees_content_names_and_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LIBRARY", tmp_path)
+    (tmp_path / "one.py").write_text("x = 1")
+    hashes = [sources.library_hash()]
+    (tmp_path / "one.py").write_text("x = 2")
+    hashes.append(sources.library_hash())
+    (tmp_path / "one.py").rename(tmp_path / "two.py")
+    hashes.append(sources.library_hash())
+    (tmp_path / "notes.txt").write_text("not code")
+    assert len(set(hashes)) == 3
+    assert sources.library_hash() == hashes[-1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOWDIM_SEED", "7"), ("LOWDIM_SCALE", "full"), ("LOWDIM_DEVICE", "cuda")])
+def test_execution_key_depends_on_the_settings(monkeypatch, name, value):
+    monkeypatch.delenv(name, raising=False)
+    before = sources.execution_key()
+    monkeypatch.setenv(name, sources.SETTINGS[name])
+    assert sources.execution_key() == before, "the default, said aloud, is still the default"
+    monkeypatch.setenv(name, value)
+    assert sources.execution_key() != before
+
+
+def test_code_hash_ignores_prose_and_keeps_cells_apart():
+    plain = notebook("a = 1", "b = 2")
+    wordy = notebook("a = 1", "b = 2")
+    wordy.cells.insert(1, v4.new_markdown_cell("Words."))
+    assert sources.code_hash(plain) == sources.code_hash(wordy)
+    assert sources.code_hash(plain) != sources.code_hash(notebook("a = 1b = 2"))
+
+
+def test_unknown_chapter_is_refused_with_the_known_ones():
+    with pytest.raises(SystemExit) as refusal:
+        sources.select(["no_such_chapter"])
+    assert all(source.name in str(refusal.value) for source in sources.chapters())
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        v4.new_output("stream", name="stderr", text="anything at all"),
+        v4.new_output("stream", name="stdout", text="cell.py:3: RuntimeWarning: overflow\n"),
+        v4.new_output("display_data", data={"text/plain": "UserWarning: careful"}),
+    ],
+)
+def test_a_cell_that_warns_is_named(output):
+    assert "code cell 1 of chapters/sample.md" in execute.noise(run_with(output))
+
+
+def test_ordinary_output_is_no_noise():
+    assert execute.noise(run_with(v4.new_output("stream", name="stdout", text="Warning signs are yellow.\n"))) is None
+
+
+def test_claims_are_collected_in_order_from_output_metadata():
+    rows = [{"name": "first"}, {"name": "second"}]
+    outputs = [v4.new_output("display_data", data={}, metadata={"lowdim": {"claim": row}}) for row in rows]
+    outputs.insert(1, v4.new_output("stream", text="between"))
+    assert sources.claim_rows(run_with(*outputs).notebook) == rows
+
+
+def test_chapter_build_leaves_the_other_chapters_and_empty_parts_out(monkeypatch):
+    monkeypatch.setattr(sources, "chapters", lambda: [sources.Source("chapters/one"), sources.Source("chapters/two")])
+    toc = {
+        "root": "book/intro",
+        "parts": [
+            {"caption": "A", "chapters": [{"file": "chapters/one"}]},
+            {"caption": "B", "chapters": [{"file": "chapters/two"}, {"file": "book/claims"}]},
+        ],
+    }
+    assert sources.toc_files(build_book.without_other_chapters(toc, "one")) == [
+        "book/intro",
+        "chapters/one",
+        "book/claims",
+    ]
+    assert [part["caption"] for part in build_book.without_other_chapters(toc, "two")["parts"]] == ["B"]
+
+
+@pytest.mark.parametrize(("relation", "expected"), [("≈", 3.0), ("≤", 1.5), ("≥", 0.5)])
+def test_worst_value_lies_on_the_wrong_side(relation, expected):
+    measured = {"≈": [0.5, 3.0], "≤": [0.0, 1.5], "≥": [0.5, 9.0]}[relation]
+    rows = [{"relation": relation, "measured": value, "theory": 1.0, "verdict": "holds"} for value in measured]
+    assert seeds.worst(rows) == expected
