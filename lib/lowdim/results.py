@@ -107,11 +107,9 @@ class Recorder:
 
     def add_curve(self, history, times, since):
         """Like `add` for a smooth curve given at arbitrary `times` [n] after `since`: passages are interpolated."""
-        on_grid = np.flatnonzero(np.isin(times, self.samples))
+        on_grid = torch.as_tensor(np.flatnonzero(np.isin(times, self.samples)), device=history.device)
         first = np.searchsorted(self.samples, times[0])
-        self.overlaps[:, first : first + len(on_grid)] = history[
-            torch.as_tensor(on_grid, device=history.device)
-        ].transpose(0, 1)
+        self.overlaps[:, first : first + len(on_grid)] = history[on_grid].transpose(0, 1)
         self._pass(history.abs(), torch.as_tensor(times, device=history.device, dtype=torch.float64), since)
 
     def _pass(self, sizes, times, since=None):

@@ -59,6 +59,36 @@ def online_sgd(
     return train(problem, w, teacher, generator)
 
 
+def spherical_gradient(target, w, n, *, student=None, loss="correlation", seed=0, device=None):
+    r"""The mean spherical gradient over n fresh samples at the unit vectors w [runs, d]: a NumPy array [runs, d],
+
+        G_n(w) = (1/n) Σ_i e_i σ'(h_i) (x_i − h_i w),     h_i = ⟨w, x_i⟩,
+
+    with e = y (correlation loss) or e = y − σ(h) (square loss): the direction in which spherical SGD moves. The
+    teacher's directions are the first r basis vectors. All runs see the same samples: one matrix product serves all.
+    """
+    place = devices.resolve(device)
+    w = torch.as_tensor(np.asarray(w), device=place, dtype=torch.float32)
+    if w.ndim != 2:
+        raise ValueError(f"w has shape {tuple(w.shape)}; it must have shape [runs, d]")
+    runs, d = w.shape
+    problem = prepare(target, d, n, 1.0, runs, student, loss, 0.0, 2, None)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    teacher = torch.eye(d, device=place)[:, : problem.directions]
+    total = torch.zeros(runs, d, device=place, dtype=torch.float64)
+    seen = 0
+    with bar(label="gradient", total=n) as progress:
+        while seen < n:
+            block = min(n - seen, max(1, BLOCK // d))
+            x, y = _draw(problem, (block,), teacher, generator)
+            h = x @ w.T
+            g = problem.gradient_factor(y[:, None].expand_as(h), h, None)
+            total += g.T @ x - (g * h).sum(0)[:, None] * w
+            seen += block
+            progress.update(block)
+    return devices.to_host(total / n)
+
+
 def _compiled(problem, w, teacher, generator):
     """The steps of all runs in compiled code, on the CPU. w [runs, d], teacher [d, r]."""
     rule = compiled.make_rule(problem)

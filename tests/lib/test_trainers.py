@@ -61,6 +61,19 @@ def test_compiled_links_agree_with_the_written_ones(family):
     np.testing.assert_allclose([compiled.slope(code, p, s, v) for v in z], link.derivative(z), atol=1e-13)
 
 
+def test_spherical_gradient_is_the_population_formula():
+    """E[y σ'(h)(x − h w)] = Σ_k k α_k β_k m^{k−1} (w* − m w), and nothing along w."""
+    d, n, m = 10, 400_000, 0.5
+    w = np.zeros((1, d))
+    w[0, 0], w[0, 1] = m, math.sqrt(1 - m**2)
+    gradient = sgd.spherical_gradient("He2+He3", w, n, student="h2", seed=1)[0]
+    direction = np.eye(d)[0] - m * w[0]
+    assert np.abs(gradient - 2 * math.sqrt(2) * m * direction).max() < 0.03
+    assert abs(gradient @ w[0]) < 1e-5
+    with pytest.raises(ValueError, match="w has shape"):
+        sgd.spherical_gradient("h2", w[0], n)
+
+
 LAWS = {
     "h1": {"target": "h1", "d": 32, "steps": 400, "lr": 0.4 / 32},
     "h2": {"target": "h2", "d": 32, "steps": 1200, "lr": 0.4 / 32},
@@ -284,7 +297,7 @@ def test_every_trainer_stays_on_its_device(trainer, settings):
 
 
 def test_the_audit_is_able_to_fail():
-    with pytest.raises(AssertionError, match="host read|leaves"), NoHostReads():
+    with pytest.raises(AssertionError, match=r"host read|leaves"), NoHostReads():
         torch.zeros(3, device="meta").to("cpu")
     with pytest.raises(AssertionError, match="host read"), NoHostReads():
         bool(torch.zeros(1, device="meta"))
