@@ -108,13 +108,16 @@ class BenchTable(DataTable):
 
     def render(self, results):
         rows = [
-            [html.escape(str(row["name"]))]
-            + [html.escape(str(row.get(key) or "–")) for key in ("what", "baseline")]
-            + [html.escape(f"{number(row[key])}{row.get('unit') or '×'}") for key in ("ratio", "demand")]
+            [
+                html.escape(row["what"]),
+                html.escape(row["baseline"]),
+                html.escape(f"{number(row['ratio'])} {row['note']}"),
+                html.escape(f"{row['relation']} {number(row['demand'])}"),
+            ]
             for row in results["rows"]
         ]
-        machine = html.escape(str(results.get("machine") or "an unnamed machine"))
-        header = ["Benchmark", "What is measured", "Baseline", "Ratio", "Demand"]
+        machine = html.escape(results["machine"])
+        header = ["What is measured", "Baseline", "Ratio", "Demand"]
         return table("Measured ratios", header, rows) + f"<p>Measured on {machine}.</p>"
 
 
@@ -126,11 +129,14 @@ def use_prepared_cache(app, config):
 
 
 def leave_thebe_out(app, config):
-    """Keep sphinx-thebe, which Jupyter Book loads unasked, from adding scripts and a foreign address to pages."""
-    listeners = [listener for registered in app.events.listeners.values() for listener in registered]
-    for listener in listeners:
-        if listener.handler.__module__.startswith("sphinx_thebe"):
-            app.disconnect(listener.id)
+    """Keep sphinx-thebe, which Jupyter Book loads unasked, from adding scripts and a foreign address to pages.
+
+    Its "builder-inited" handler stays: it supplies the stylesheet that every page already links to.
+    """
+    for event, registered in app.events.listeners.items():
+        for listener in list(registered):
+            if event != "builder-inited" and listener.handler.__module__.startswith("sphinx_thebe"):
+                app.disconnect(listener.id)
 
 
 def setup(app):

@@ -253,3 +253,27 @@ def _advance_vector(w, run, x, labels, teacher, seen, rule, log):
     scale = np.float32(1.0 / math.sqrt(_dot(w, w)))
     for j in range(len(w)):
         w[j] *= scale
+
+
+@numba.njit(cache=True)
+def _interpolate(table, m):
+    position = (min(max(m, -1.0), 1.0) + 1.0) * (len(table) - 1) / 2
+    left = min(int(position), len(table) - 2)
+    return table[left] + (position - left) * (table[left + 1] - table[left])
+
+
+@numba.njit(cache=True)
+def integrate(table, times, m, stop):
+    """Runge–Kutta of order 4 for dm/dt = v(m), v tabulated on [−1, 1]: [n − 1, runs] at times[1:], from m [runs]."""
+    history = np.empty((len(times) - 1, len(m)))
+    for run in range(len(m)):
+        now = m[run]
+        for t in range(len(times) - 1):
+            if abs(now) < stop:
+                dt = times[t + 1] - times[t]
+                a = _interpolate(table, now)
+                b = _interpolate(table, now + dt / 2 * a)
+                c = _interpolate(table, now + dt / 2 * b)
+                now += dt / 6 * (a + 2 * b + 2 * c + _interpolate(table, now + dt * c))
+            history[t, run] = now
+    return history

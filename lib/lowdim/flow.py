@@ -10,10 +10,12 @@ Without look-ahead both functions are power series in m. For link f = Σ α_k h_
     drift(m) = (1 − m²) Σ_k k α_k β_k m^{k−1},       E[A(z) B(h)] = Σ_k A_k B_k m^k   gives C(m).
 """
 
+import math
+
 import numpy as np
 import torch
 
-from lowdim import checks, hermite, results
+from lowdim import checks, compiled, hermite, results
 from lowdim import device as devices
 from lowdim.problem import prepare, start_tensor
 from lowdim.progress import bar
@@ -27,7 +29,7 @@ PRODUCT_TABLE_SIZE = 401
 # One Runge–Kutta step moves the slowest-to-resolve direction by at most this factor: error ~ (0.05)⁴ a step.
 STEP_FACTOR = 0.05
 MOST_STEPS = 2_000_000
-BLOCK = 4096
+BLOCK = 1 << 16
 
 
 def online_sgd(
@@ -136,27 +138,37 @@ def _time_grid(velocity, grid, samples):
 
 
 def _integrate(problem, table, times, m):
-    """Runge–Kutta of order 4 over the times, from the overlaps m [runs, 1]."""
+    """Follow the flow over the times from the overlaps m [runs, 1], block by block."""
+    recorder = results.Recorder(m, problem.steps, problem.records)
+    stop = math.inf if problem.stop_at is None else problem.stop_at
+    with bar(label="population flow", total=len(times) - 1) as progress:
+        for first in range(0, len(times) - 1, BLOCK):
+            block = times[first : first + BLOCK + 1]
+            if m.device.type == "cpu":
+                history = torch.as_tensor(compiled.integrate(table.numpy(), block, m[:, 0].numpy(), stop))[..., None]
+            else:
+                history = _runge_kutta(table, block, m, stop)
+            m = history[-1]
+            recorder.add_curve(history, block[1:], block[0])
+            progress.update(len(block) - 1)
+    diverged = torch.zeros(problem.runs, dtype=torch.bool, device=m.device)
+    return recorder.finish(diverged, problem.d, problem.lr)
+
+
+def _runge_kutta(table, times, m, stop):
+    """The same steps as `compiled.integrate`, as a tensor program for other devices: states [n − 1, runs, 1]."""
 
     def velocity(m):
         position = (m.clamp(-1, 1) + 1) * ((len(table) - 1) / 2)
         left = position.floor().clamp(max=len(table) - 2).long()
         return torch.lerp(table[left], table[left + 1], position - left)
 
-    recorder = results.Recorder(m, problem.steps, problem.records)
-    state = results.RunState(m[:, 0], problem.stop_at)
-    with bar(label="population flow", total=len(times) - 1) as progress:
-        for first in range(0, len(times) - 1, BLOCK):
-            block = times[first : first + BLOCK + 1]
-            history = m.new_empty(len(block) - 1, *m.shape)
-            for t, dt in enumerate(np.diff(block)):
-                a = velocity(m)
-                b = velocity(m + dt / 2 * a)
-                c = velocity(m + dt / 2 * b)
-                new = m + dt / 6 * (a + 2 * b + 2 * c + velocity(m + dt * c))
-                m = torch.where(state.moving(new[:, 0])[:, None], new, m)
-                state.note(m[:, 0])
-                history[t] = m
-            recorder.add_curve(history, block[1:], block[0])
-            progress.update(len(block) - 1)
-    return recorder.finish(state.diverged, problem.d, problem.lr)
+    history = m.new_empty(len(times) - 1, *m.shape)
+    for t, dt in enumerate(np.diff(times)):
+        a = velocity(m)
+        b = velocity(m + dt / 2 * a)
+        c = velocity(m + dt / 2 * b)
+        new = m + dt / 6 * (a + 2 * b + 2 * c + velocity(m + dt * c))
+        m = torch.where(m.abs() < stop, new, m)
+        history[t] = m
+    return history

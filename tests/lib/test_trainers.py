@@ -9,7 +9,7 @@ import torch
 from scipy.stats import ks_2samp
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lowdim import exact, flow, links, problem, results, sgd, targets
+from lowdim import compiled, exact, flow, links, problem, results, sgd, targets
 
 TRAINERS = {"sgd": sgd.online_sgd, "exact": exact.online_sgd, "flow": flow.online_sgd}
 SIMULATORS = {name: TRAINERS[name] for name in ("sgd", "exact")}
@@ -51,8 +51,6 @@ def test_update_rule_is_the_projected_gradient(loss, lookahead, student):
 
 @pytest.mark.parametrize("family", links.FAMILIES)
 def test_compiled_links_agree_with_the_written_ones(family):
-    from lowdim import compiled
-
     parameters = {"hermite": (0.2, 1.0, -0.5, 0.3), "relu": (0.7,), "erf": (1.3,)}.get(family, ())
     link = links.Link(family, parameters)
     code, p, s = compiled.encode(link)
@@ -166,6 +164,15 @@ def test_flow_follows_the_mean_of_the_chain(loss, student):
     ode = flow.online_sgd(**settings, runs=1)
     assert np.abs(chain.overlaps.mean(axis=0) - ode.overlaps[0]).max() < 0.01
     assert abs(np.mean(chain.samples_to_reach(0.4)) / ode.samples_to_reach(0.4)[0] - 1) < 0.02
+
+
+def test_compiled_and_tensor_integration_agree():
+    times = np.linspace(0, 30, 200)
+    table = 0.3 * np.sin(np.linspace(-3, 3, 101))
+    m = np.array([-0.2, 0.1, 0.4])
+    fast = compiled.integrate(table, times, m, 0.5)
+    general = flow._runge_kutta(torch.tensor(table), times, torch.tensor(m)[:, None], 0.5)
+    np.testing.assert_allclose(fast, general[..., 0].numpy(), atol=1e-12)
 
 
 def test_flow_with_look_ahead_follows_the_chain():

@@ -1,0 +1,1 @@
+"""Speed and memory of the trainers, as ratios that are measured side by side in one run."""

@@ -1,0 +1,139 @@
+"""Measure the trainers against their baselines and write _build/bench/results.json.
+
+    python -m benchmarks [--out DIR]
+
+Every row is a ratio of two times (or two amounts of memory) from the same run on the same machine, so that it means the
+same on a slow machine and on a fast one. A row that misses its demand makes the exit status 1.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.baselines import loop_over_samples
+from lowdim import exact, sgd
+from tools import sources
+
+RUNS = 64
+REPEATS = 5
+
+
+def seconds(work):
+    """The shortest of a few timings: the one least disturbed by whatever else the machine does."""
+    best = float("inf")
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def row(what, baseline, ratio, relation, demand, note=""):
+    """One line of the table. `demand` is the ratio asked for, `relation` how the measured one must compare."""
+    met = ratio >= demand if relation == "≥" else ratio <= demand
+    return {"what": what, "baseline": baseline, "ratio": ratio, "relation": relation, "demand": demand} | {
+        "met": bool(met),
+        "note": note,
+    }
+
+
+def chain_against_loop():
+    """Time per step and run of the exact chain against the loop over samples, at d = 1024."""
+    d, steps, few = 1024, 20_000, 4
+    lr = 0.2 / d**1.5
+    chain = seconds(lambda: exact.online_sgd("h3", d, steps, lr, runs=RUNS, seed=1)) / (steps * RUNS)
+    loop = seconds(lambda: loop_over_samples(d, 1000, lr, few, seed=1)) / (1000 * few)
+    return row("exact chain, d = 1024, 64 runs", "NumPy, one sample and run at a time", loop / chain, "≥", 50, "faster")
+
+
+def chain_in_dimension():
+    """Time of the exact chain at d = 10⁶ against d = 10³, for the same steps."""
+    steps = 20_000
+    large, small = (
+        seconds(lambda d=d: exact.online_sgd("h2", d, steps, 0.2 / d, runs=RUNS, seed=1)) for d in (10**6, 10**3)
+    )
+    return row("exact chain, d = 10⁶", "the same at d = 10³", large / small, "≤", 1.3, "times as long")
+
+
+def vectors_against_loop():
+    """Time per step and run of the batched d-dimensional trainer against a Python loop over its runs, at d = 128."""
+    d, steps, few = 128, 4000, 4
+    lr = 0.2 / d**1.5
+    batched = seconds(lambda: sgd.online_sgd("h3", d, steps, lr, runs=RUNS, seed=1)) / (steps * RUNS)
+    loop = seconds(lambda: loop_over_samples(d, 1000, lr, few, seed=1)) / (1000 * few)
+    return row("batched SGD, d = 128, 64 runs", "NumPy, one run at a time", loop / batched, "≥", 10, "faster")
+
+
+PEAK = """
+import resource
+from lowdim import exact
+exact.online_sgd("h2", {d}, 20_000, 0.2 / {d}, runs=64, seed=1)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def peak_memory(d):
+    """Peak memory of a fresh process that runs the chain in dimension d."""
+    done = subprocess.run([sys.executable, "-c", PEAK.format(d=d)], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def memory_in_dimension():
+    """Peak memory of the exact chain at d = 10⁶ against d = 10³, each in a process of its own."""
+    ratio = peak_memory(10**6) / peak_memory(10**3)
+    return row("exact chain, peak memory at d = 10⁶", "the same at d = 10³", ratio, "≤", 1.1, "times as much")
+
+
+def million_dimensions():
+    """A run at d = 10⁶ with k = 2 to recovery, in units of the loop over samples (extrapolated from 200 steps)."""
+    d, runs = 10**6, 4
+    began = time.perf_counter()
+    hits = exact.online_sgd("h2", d, 40 * d, 0.5 / d, runs=runs, seed=1, stop_at=0.5).samples_to_reach(0.5)
+    chain = time.perf_counter() - began
+    if not np.isfinite(hits).all():
+        raise RuntimeError("a run at d = 10⁶ did not recover the direction within 40 d samples")
+    loop = seconds(lambda: loop_over_samples(d, 5, 0.5 / d, 1, seed=1)) / 5 * hits.sum()
+    return row(
+        "exact chain to recovery, d = 10⁶, k = 2, 4 runs",
+        "NumPy, one sample at a time (extrapolated)",
+        loop / chain,
+        "≥",
+        1000,
+        f"faster; {hits.mean() / d:.1f} d samples a run, {chain:.0f} s in all here",
+    )
+
+
+BENCHMARKS = (chain_against_loop, chain_in_dimension, memory_in_dimension, vectors_against_loop, million_dimensions)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("_build/bench"), help="folder for results.json")
+    folder = parser.parse_args().out
+    os.environ["LOWDIM_PROGRESS"] = "0"
+    exact.online_sgd("h3", 10, 10, 0.01, runs=2)
+    sgd.online_sgd("h3", 10, 10, 0.01, runs=2)
+    rows = []
+    for benchmark in BENCHMARKS:
+        rows.append(benchmark())
+        r = rows[-1]
+        mark = "✓" if r["met"] else "✗"
+        print(
+            f"{mark} {r['what']}: {r['ratio']:.3g} {r['note']} (demand {r['relation']} {r['demand']}; {r['baseline']})"
+        )
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    result = {"library": sources.library_hash(), "machine": machine, "rows": rows}
+    (folder / "results.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    return 0 if all(r["met"] for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""Numbers in prose come from the run: `glue` stores a value under a name, and the text shows it with {glue}."""
+
+from IPython.display import display
+
+from lowdim.checks import finite
+
+# Outputs under this prefix are stored in the notebook but not shown; the book's {glue} role looks there.
+HIDDEN = "application/papermill.record/"
+
+
+def glue(name, value, digits=2):
+    """Store the number (or text) `value` under `name`, rounded to `digits` decimals, for the prose of this page."""
+    text = value if isinstance(value, str) else f"{finite('value', value):.{digits}f}"
+    bundle = {HIDDEN + "text/plain": text}
+    display(bundle, raw=True, metadata={"scrapbook": {"name": name, "mime_prefix": HIDDEN}})
