@@ -115,5 +115,5 @@ def _short(number):
     if math.isinf(number):
         return "∞" if number > 0 else "−∞"
     if float(number).is_integer() and abs(number) < 1e6:
-        return str(int(number))
-    return f"{number:.3g}"
+        return str(int(number)).replace("-", "−")
+    return f"{number:.3g}".replace("-", "−")

@@ -10,6 +10,7 @@ Without look-ahead both functions are power series in m. For link f = Σ α_k h_
     drift(m) = (1 − m²) Σ_k k α_k β_k m^{k−1},       E[A(z) B(h)] = Σ_k A_k B_k m^k   gives C(m).
 """
 
+import functools
 import math
 
 import numpy as np
@@ -72,11 +73,14 @@ def averages(problem):
     """Return the functions m ↦ drift(m) and m ↦ C(m) of the module's docstring, on NumPy arrays of overlaps."""
     if problem.target.is_noisy:
         raise ValueError(f"target is {problem.target.name!r}; the flow takes targets without label noise")
-    return _product_averages(problem) if problem.lookahead else _series_averages(problem)
+    if problem.lookahead:
+        return _product_averages(problem)
+    return _series_averages(problem.target.vectorised, problem.student, problem.loss)
 
 
-def _series_averages(problem):
-    f, sigma = problem.target.vectorised, problem.student
+@functools.lru_cache(maxsize=32)
+def _series_averages(f, sigma, loss):
+    """The averages as power series. They depend neither on d nor on the step size, so that sweeps reuse them."""
     slope = _numpy_derivative(sigma)
     alpha = hermite.coefficients(f, SERIES_DEGREE)
     beta = hermite.coefficients(sigma, SERIES_DEGREE)
@@ -87,7 +91,7 @@ def _series_averages(problem):
         return hermite.coefficients(label, SERIES_DEGREE) * hermite.coefficients(student, SERIES_DEGREE)
 
     noise_series = pair(lambda z: f.numpy(z) ** 2, lambda h: slope(h) ** 2)
-    if problem.loss == "square":
+    if loss == "square":
         noise_series = noise_series - 2 * pair(f.numpy, lambda h: sigma.numpy(h) * slope(h) ** 2)
         noise_series[0] += hermite.coefficients(lambda h: (sigma.numpy(h) * slope(h)) ** 2, 0)[0]
     polynomial = np.polynomial.polynomial.polyval

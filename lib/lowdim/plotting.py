@@ -147,7 +147,7 @@ def sphere(ax, elevation=18.0):
     def project(points):
         points = np.asarray(points, dtype=float)
         screen = np.stack([points[:, 0], points[:, 2] * np.cos(tilt) - points[:, 1] * np.sin(tilt)], axis=1)
-        return screen, points[:, 1] * np.cos(tilt) + points[:, 2] * np.sin(tilt) <= 0.05
+        return screen, points[:, 1] * np.cos(tilt) + points[:, 2] * np.sin(tilt) >= -0.05
 
     angle = np.linspace(0, 2 * np.pi, 400)
     ax.plot(np.cos(angle), np.sin(angle), color="#8A8A8A", linewidth=1)

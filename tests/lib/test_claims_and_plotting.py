@@ -131,5 +131,5 @@ def test_the_sphere_projects_points_in_front_and_behind():
     fig, ax = plt.subplots()
     project = plotting.sphere(ax)
     screen, front = project(np.array([[0, -1, 0], [0, 1, 0], [1, 0, 0]]))
-    assert front.tolist() == [True, False, True] and screen[2].tolist() == [1.0, 0.0]
+    assert front.tolist() == [False, True, True] and screen[2].tolist() == [1.0, 0.0]
     plt.close(fig)
