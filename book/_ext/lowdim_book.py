@@ -18,10 +18,12 @@ MARKS = {"holds": "✓", "fails": "✗"}
 
 
 def number(value):
-    """A number in at most four significant digits; text stays as it is, a missing value is a dash."""
+    """A number in at most three significant digits; text stays as it is, a missing value is a dash."""
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}".replace("-", "−")
 
 
 def count_holding(rows):

@@ -7,13 +7,13 @@ import torch
 from lowdim import checks
 
 
-def resolve(device=None):
+def resolve(device=None, prefer=None):
     """Return the torch.device to compute on.
 
-    `device` is None (then `LOWDIM_DEVICE` decides, then CUDA if present, then the CPU), a name such as "cuda:0",
-    or a torch.device. Asking by name for a CUDA device that this machine lacks raises ValueError.
+    `device` is None (then `LOWDIM_DEVICE` decides, then `prefer`, then CUDA if present, then the CPU), a name such as
+    "cuda:0", or a torch.device. Asking by name for a CUDA device that this machine lacks raises ValueError.
     """
-    asked = device if device is not None else os.environ.get("LOWDIM_DEVICE") or None
+    asked = device if device is not None else os.environ.get("LOWDIM_DEVICE") or prefer
     if asked is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

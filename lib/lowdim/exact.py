@@ -43,12 +43,14 @@ def online_sgd(
     """Simulate `runs` independent runs of online SGD in dimension `d` exactly, through their overlaps alone.
 
     Same arguments, same law and same result type as `sgd.online_sgd`. On the CPU, students of the families in `links`
-    (and every polynomial) run in compiled code; any other student, and every other device, runs through torch.
+    (and every polynomial) run in compiled code; any other student, and every other device, runs through torch. With
+    device=None compiled code is preferred even where there is a GPU: a chain of tiny steps is faster there.
     """
     problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at)
-    place = devices.resolve(device)
+    can_compile = compiled.is_compilable(problem.link)
+    place = devices.resolve(device, prefer="cpu" if can_compile else None)
     seed = checks.whole_number("seed", seed, least=0)
-    simulate = _compiled if place.type == "cpu" and compiled.is_compilable(problem.link) else _tensor_program
+    simulate = _compiled if place.type == "cpu" and can_compile else _tensor_program
     return simulate(problem, start, seed, place)
 
 

@@ -57,7 +57,8 @@ def online_sgd(
     problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at)
     if problem.directions > 1:
         raise ValueError(f"target is {problem.target.name!r} with {problem.directions} directions; the flow takes one")
-    place = devices.resolve(device)
+    # A handful of numbers a step: nothing for a GPU, unless it is asked for by name.
+    place = devices.resolve(device, prefer="cpu")
     generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
     options = {"device": place, "dtype": torch.float64}
     drift, noise = averages(problem)

@@ -382,6 +382,10 @@ def test_device_choice(monkeypatch):
 
     monkeypatch.setenv("LOWDIM_DEVICE", "meta")
     assert device.resolve().type == "meta" and device.resolve("cpu").type == "cpu"
+    assert device.resolve(prefer="cpu").type == "meta"
     monkeypatch.setenv("LOWDIM_DEVICE", "toaster")
     with pytest.raises(ValueError, match="toaster"):
         device.resolve()
+    monkeypatch.delenv("LOWDIM_DEVICE")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device.resolve().type == "cuda" and device.resolve(prefer="cpu").type == "cpu"
