@@ -26,7 +26,7 @@ seeds: $(READY) ## repeat all claims under N other seeds: make seeds N=20 [CHAPT
 	@$(PYTHON) -m tools.seeds --seeds "$(N)" $(if $(CHAPTER),--chapter "$(CHAPTER)")
 
 bench: $(READY) ## measure speed and memory against the baselines
-	@$(PYTHON) -m benchmarks --out _build/bench
+	@$(PYTHON) -m benchmarks --out _build/bench --strict
 
 notebooks: $(READY) ## convert the chapters to plain notebooks in _build/notebooks
 	@$(PYTHON) -m tools.sources --notebooks _build/notebooks

@@ -1,9 +1,10 @@
 """Measure the trainers against their baselines and write _build/bench/results.json.
 
-    python -m benchmarks [--out DIR]
+    python -m benchmarks [--out DIR] [--strict]
 
 Every row is a ratio of two times (or two amounts of memory) from the same run on the same machine, so that it means the
-same on a slow machine and on a fast one. A row that misses its demand makes the exit status 1.
+same on a slow machine and on a fast one. With --strict, a row that misses its demand makes the exit status 1; the book's
+build, which may share its machine, only shows it.
 """
 
 import argparse
@@ -25,13 +26,14 @@ RUNS = 64
 REPEATS = 5
 
 
-def seconds(work):
-    """The shortest of a few timings: the one least disturbed by whatever else the machine does."""
-    best = float("inf")
+def seconds(*works):
+    """For each piece of work the shortest of a few timings, taken in turns so that all meet the same disturbances."""
+    best = [float("inf")] * len(works)
     for _ in range(REPEATS):
-        began = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - began)
+        for i, work in enumerate(works):
+            began = time.perf_counter()
+            work()
+            best[i] = min(best[i], time.perf_counter() - began)
     return best
 
 
@@ -44,33 +46,34 @@ def row(what, baseline, ratio, relation, demand, note=""):
     }
 
 
-def chain_against_loop():
-    """Time per step and run of the exact chain against the loop over samples, at d = 1024."""
-    d, steps, few = 1024, 20_000, 4
-    lr = 0.2 / d**1.5
-    chain = seconds(lambda: exact.online_sgd("h3", d, steps, lr, runs=RUNS, seed=1)) / (steps * RUNS)
-    loop = seconds(lambda: loop_over_samples(d, 1000, lr, few, seed=1)) / (1000 * few)
-    return row(
-        "exact chain, d = 1024, 64 runs", "NumPy, one sample and run at a time", loop / chain, "≥", 50, "times faster"
+def against_loop(name, baseline, demand, trainer, d, steps):
+    """Time per step and run of a trainer with 64 runs against the loop over samples, in dimension d."""
+    lr, few, short = 0.2 / d**1.5, 4, 1000
+    fast, loop = seconds(
+        lambda: trainer("h3", d, steps, lr, runs=RUNS, seed=1), lambda: loop_over_samples(d, short, lr, few, seed=1)
     )
+    return row(name, baseline, (loop / (short * few)) / (fast / (steps * RUNS)), "≥", demand, "times faster")
+
+
+def chain_against_loop():
+    """The exact chain at d = 1024."""
+    baseline = "NumPy, one sample and run at a time"
+    return against_loop("exact chain, d = 1024, 64 runs", baseline, 50, exact.online_sgd, 1024, 20_000)
+
+
+def vectors_against_loop():
+    """The batched d-dimensional trainer at d = 128."""
+    return against_loop("batched SGD, d = 128, 64 runs", "NumPy, one run at a time", 10, sgd.online_sgd, 128, 4000)
 
 
 def chain_in_dimension():
     """Time of the exact chain at d = 10⁶ against d = 10³, for the same steps."""
-    steps = 20_000
-    large, small = (
-        seconds(lambda d=d: exact.online_sgd("h2", d, steps, 0.2 / d, runs=RUNS, seed=1)) for d in (10**6, 10**3)
-    )
+
+    def chain(d):
+        return lambda: exact.online_sgd("h2", d, 20_000, 0.2 / d, runs=RUNS, seed=1)
+
+    large, small = seconds(chain(10**6), chain(10**3))
     return row("exact chain, d = 10⁶", "the same at d = 10³", large / small, "≤", 1.3, "times as long")
-
-
-def vectors_against_loop():
-    """Time per step and run of the batched d-dimensional trainer against a Python loop over its runs, at d = 128."""
-    d, steps, few = 128, 4000, 4
-    lr = 0.2 / d**1.5
-    batched = seconds(lambda: sgd.online_sgd("h3", d, steps, lr, runs=RUNS, seed=1)) / (steps * RUNS)
-    loop = seconds(lambda: loop_over_samples(d, 1000, lr, few, seed=1)) / (1000 * few)
-    return row("batched SGD, d = 128, 64 runs", "NumPy, one run at a time", loop / batched, "≥", 10, "times faster")
 
 
 PEAK = """
@@ -101,7 +104,7 @@ def million_dimensions():
     chain = time.perf_counter() - began
     if not np.isfinite(hits).all():
         raise RuntimeError("a run at d = 10⁶ did not recover the direction within 40 d samples")
-    loop = seconds(lambda: loop_over_samples(d, 5, 0.5 / d, 1, seed=1)) / 5 * hits.sum()
+    loop = seconds(lambda: loop_over_samples(d, 5, 0.5 / d, 1, seed=1))[0] / 5 * hits.sum()
     return row(
         "exact chain to recovery, d = 10⁶, k = 2, 4 runs",
         "NumPy, one sample at a time (extrapolated)",
@@ -118,7 +121,9 @@ BENCHMARKS = (chain_against_loop, chain_in_dimension, memory_in_dimension, vecto
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("_build/bench"), help="folder for results.json")
-    folder = parser.parse_args().out
+    parser.add_argument("--strict", action="store_true", help="fail when a demand is missed")
+    options = parser.parse_args()
+    folder = options.out
     os.environ["LOWDIM_PROGRESS"] = "0"
     exact.online_sgd("h3", 10, 10, 0.01, runs=2)
     sgd.online_sgd("h3", 10, 10, 0.01, runs=2)
@@ -134,7 +139,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     result = {"library": sources.library_hash(), "machine": machine, "rows": rows}
     (folder / "results.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    return 0 if all(r["met"] for r in rows) else 1
+    return int(options.strict and not all(r["met"] for r in rows))
 
 
 if __name__ == "__main__":

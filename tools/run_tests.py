@@ -65,7 +65,9 @@ def pytest(name, *arguments, **environment):
 
 
 def unit():
-    return pytest("unit", "-n", "2", "tests/lib", "tests/project", "tests/chapters")
+    """Tests without the site. Some try interactive figures in a browser: it is installed before workers start."""
+    folders = ("tests/lib", "tests/project", "tests/chapters")
+    return pytest("unit", "-n", "2", *folders, LOWDIM_CHROMIUM=ensure_browser.ensure())
 
 
 def notebooks():

@@ -114,7 +114,7 @@ class BenchTable(DataTable):
                 html.escape(row["what"]),
                 html.escape(row["baseline"]),
                 html.escape(f"{number(row['ratio'])} {row['note']}"),
-                html.escape(f"{row['relation']} {number(row['demand'])}"),
+                html.escape(f"{row['relation']} {number(row['demand'])}, {'met' if row['met'] else 'missed here'}"),
             ]
             for row in results["rows"]
         ]

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-import shutil
 import sys
 from functools import cache
 from pathlib import Path
@@ -523,7 +522,6 @@ def live_parts(explorer):
 
 
 def test_live_controls_draw_off_the_grid():
-    pytest.importorskip("ipywidgets")
     explorer = explore.figure(line, a=[1.0, 3.0], b=[0, 4], kind=["x", "y"], live=True, labels={"a": "$a$"})
     message, (a, b, kind), picture = live_parts(explorer)
     assert [type(chosen).__name__ for chosen in (a, b, kind)] == ["FloatSlider", "IntSlider", "Dropdown"]
@@ -537,7 +535,6 @@ def test_live_controls_draw_off_the_grid():
 
 
 def test_live_controls_over_wide_ranges_are_logarithmic():
-    pytest.importorskip("ipywidgets")
     explorer = explore.figure(line, a=[1e-3, 1.0], b=[10, 1000], start={"b": 1000}, live=True)
     _, (a, b), _ = live_parts(explorer)
     assert type(a).__name__ == "FloatLogSlider" and (a.min, a.max) == (-3, 0)
@@ -547,7 +544,6 @@ def test_live_controls_over_wide_ranges_are_logarithmic():
 
 
 def test_a_live_picture_keeps_the_axes_of_the_frames():
-    pytest.importorskip("ipywidgets")
     pictures = []
 
     def draw(a):
@@ -560,7 +556,6 @@ def test_a_live_picture_keeps_the_axes_of_the_frames():
 
 
 def test_a_live_draw_that_fails_says_so():
-    pytest.importorskip("ipywidgets")
 
     def draw(a):
         return line(a) if a in (1, 5) else 1 / 0
@@ -585,7 +580,6 @@ def test_missing_ipywidgets_is_explained(monkeypatch):
 
 
 def test_a_live_explorer_displays_the_page_and_the_controls(monkeypatch):
-    pytest.importorskip("ipywidgets")
     import IPython.display
 
     displayed = []
@@ -596,18 +590,6 @@ def test_a_live_explorer_displays_the_page_and_the_controls(monkeypatch):
 
 
 # --- In a real browser --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium")
-    assert chromium, "the browser tests need chromium on the PATH"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

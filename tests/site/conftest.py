@@ -1,15 +1,12 @@
-"""A local server over the built site, a browser, and one careful visit to each page that the tests look at."""
+"""A local server over the built site, and one careful visit to each page that the tests look at."""
 
 import functools
 import http.server
-import os
 import threading
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from tests.site.browsing import SITE, Visitor, site_pages
-from tools import ensure_browser
 
 
 def pytest_generate_tests(metafunc):
@@ -36,18 +33,6 @@ def address(site):
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    chromium = os.environ.get("LOWDIM_CHROMIUM") or ensure_browser.ensure()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium,
-            args=["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],  # there is no other server
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")
