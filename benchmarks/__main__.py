@@ -3,8 +3,8 @@
     python -m benchmarks [--out DIR] [--strict]
 
 Every row is a ratio of two times (or two amounts of memory) from the same run on the same machine, so that it means the
-same on a slow machine and on a fast one. With --strict, a row that misses its demand makes the exit status 1; the book's
-build, which may share its machine, only shows it.
+same on a slow machine and on a fast one. With --strict, a row that misses its demand makes the exit status 1; the
+book's build, which may share its machine, only shows it.
 """
 
 import argparse
