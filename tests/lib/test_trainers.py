@@ -72,6 +72,18 @@ def test_spherical_gradient_is_the_population_formula():
         sgd.spherical_gradient("h2", w[0], n)
 
 
+@pytest.mark.parametrize("loss", problem.LOSSES)
+@pytest.mark.parametrize("lookahead", [0.0, 0.05])
+@pytest.mark.parametrize("student", [links.Link("tanh"), links.relu(0.7), links.polynomial([0.1, 0.5, 0.2, 0.4])])
+def test_compiled_gradient_factor_is_the_written_one(loss, lookahead, student):
+    p = problem.prepare("h3", 12, 1, 0.2, 1, student, loss, lookahead, 2, None)
+    y, h, squared = torch.randn(3, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    squared = squared.square() + 10
+    rule = compiled.make_rule(p)
+    found = [compiled.gradient_factor(rule, *map(float, row)) for row in zip(y, h, squared, strict=True)]
+    np.testing.assert_allclose(found, p.gradient_factor(y, h, squared).numpy(), atol=1e-12)
+
+
 LAWS = {
     "h1": {"target": "h1", "d": 32, "steps": 400, "lr": 0.4 / 32},
     "h2": {"target": "h2", "d": 32, "steps": 1200, "lr": 0.4 / 32},
@@ -194,9 +206,14 @@ def test_flow_without_noise_has_its_closed_form():
     assert result.samples_to_reach(level)[0] == pytest.approx((np.arctanh(level) - np.arctanh(0.1)) / lr, rel=5e-4)
 
 
+@pytest.mark.parametrize("general", [False, True], ids=["compiled", "tensor"])
 @pytest.mark.parametrize("trainer", SIMULATORS)
-def test_first_passages_are_seen_between_records(trainer):
-    """With two records only, first passages are those of a run that recorded every step."""
+def test_first_passages_are_seen_between_records(trainer, general, monkeypatch):
+    """With two records only, first passages are those of a run that recorded every step, over many blocks."""
+    if general:
+        monkeypatch.setattr("lowdim.compiled.is_compilable", lambda link: False)
+    monkeypatch.setattr(exact, "BLOCK", 1000)
+    monkeypatch.setattr(sgd, "BLOCK", 6000)
     settings = {"target": "h1", "d": 20, "steps": 120, "lr": 0.5 / 20, "runs": 30, "seed": 3}
     coarse = SIMULATORS[trainer](**settings, records=2)
     fine = SIMULATORS[trainer](**settings, records=5000)
