@@ -50,12 +50,18 @@ def jupyter_book(output, cache, ledger, toc=sources.TOC, strict=True):
     command += ["--path-output", str(output), "--toc", str(toc)]
     if strict:
         command += ["-W", "--keep-going"]
+    # Sphinx copies styles and pictures only when some page is out of date: a new frame makes all of them so.
+    stamp = output / "_build" / ".frame"
+    frame = sources.frame_hash()
+    if not stamp.exists() or stamp.read_text("utf8") != frame:
+        command.append("--all")
     environment = {**os.environ, "LOWDIM_EXECUTION_CACHE": str(cache), "LOWDIM_LEDGER": str(ledger)}
     # Its greeting is of interest only when something goes wrong; warnings go to stderr and are always seen.
     build = subprocess.run(command, cwd=sources.ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     if build.returncode:
         print(build.stdout)
         raise SystemExit("Jupyter Book failed" + (" (warnings count as errors)." if strict else "."))
+    sources.write_if_changed(stamp, frame)
 
 
 def announce(folder, began):

@@ -105,9 +105,20 @@ def _digest(parts):
 
 def library_hash():
     """Changes exactly when a file of the library changes, moves, appears or goes."""
+    return _files_hash(LIBRARY, LIBRARY.rglob("*.py"))
+
+
+def frame_hash():
+    """Changes when the frame around the pages does: styles, pictures, extensions, settings, order of chapters."""
+    files = [path for folder in ("_static", "_ext") for path in (ROOT / "book" / folder).rglob("*") if path.is_file()]
+    files = [path for path in files if "__pycache__" not in path.parts]
+    return _files_hash(ROOT, [*files, TOC, ROOT / "_config.yml"])
+
+
+def _files_hash(root, paths):
     parts = []
-    for path in sorted(LIBRARY.rglob("*.py")):
-        parts += [path.relative_to(LIBRARY).as_posix().encode(), path.read_bytes()]
+    for path in sorted(paths):
+        parts += [path.relative_to(root).as_posix().encode(), path.read_bytes()]
     return _digest(parts)
 
 

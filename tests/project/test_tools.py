@@ -106,3 +106,16 @@ def test_worst_value_lies_on_the_wrong_side(relation, expected):
     measured = {"≈": [0.5, 3.0], "≤": [0.0, 1.5], "≥": [0.5, 9.0]}[relation]
     rows = [{"relation": relation, "measured": value, "theory": 1.0, "verdict": "holds"} for value in measured]
     assert seeds.worst(rows) == expected
+
+
+def test_frame_hash_sees_a_style_but_not_compiled_python(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr(sources, "TOC", tmp_path / "_toc.yml")
+    for name in ("_toc.yml", "_config.yml", "book/_static/a.css", "book/_ext/__pycache__/b.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    before = sources.frame_hash()
+    (tmp_path / "book/_ext/__pycache__/b.pyc").write_text("2")
+    assert sources.frame_hash() == before
+    (tmp_path / "book/_static/a.css").write_text("2")
+    assert sources.frame_hash() != before
