@@ -28,8 +28,8 @@ seeds: $(READY) ## repeat all claims under N other seeds: make seeds N=20 [CHAPT
 bench: $(READY) ## measure speed and memory against the baselines
 	@$(PYTHON) -m benchmarks --out _build/bench --strict
 
-notebooks: $(READY) ## convert the chapters to plain notebooks in _build/notebooks
-	@$(PYTHON) -m tools.sources --notebooks _build/notebooks
+notebooks: $(READY) ## write the chapters as notebooks for Colab and Jupyter into _build/notebooks
+	@$(PYTHON) -m tools.notebooks
 
 clean: ## remove what was built
 	rm -rf _build .pytest_cache .ruff_cache

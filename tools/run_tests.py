@@ -16,6 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 
 from tools import ensure_browser, execute, sources
+from tools import notebooks as exporter
 
 LOGS = sources.BUILD / "test-logs"
 NOTEBOOKS = sources.BUILD / "nbval"
@@ -72,7 +73,7 @@ def unit():
 
 def notebooks():
     """Execute the chapters as a reader would meet them outside the book: as notebooks, in another folder."""
-    count = len(sources.write_notebooks(NOTEBOOKS))
+    count = len(exporter.write(NOTEBOOKS))
     jobs = min(execute.cores(), count)
     threads = str(max(1, execute.cores() // jobs))
     return pytest(

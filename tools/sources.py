@@ -1,7 +1,6 @@
 """What the book is made of: the executable chapters named in _toc.yml, and the keys that say when to run them again.
 
-python -m tools.sources                              list the chapters and the current execution key
-python -m tools.sources --notebooks _build/notebooks convert every chapter to a plain .ipynb file
+python -m tools.sources    list the chapters and the current execution key
 """
 
 import argparse
@@ -12,7 +11,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import nbformat
 import yaml
 from myst_nb.core.read import read_myst_markdown_notebook
 
@@ -159,30 +157,10 @@ def shown(path):
     return os.path.relpath(path, ROOT)
 
 
-def write_notebooks(folder, names=()):
-    """Convert chapters to plain .ipynb files in `folder` (in this one process) and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in folder.glob("*.ipynb"):
-        stale.unlink()
-    paths = []
-    for source in select(names):
-        notebook = source.read()
-        notebook.metadata.pop("source_map", None)
-        path = folder / f"{source.name}.ipynb"
-        nbformat.write(notebook, path)
-        paths.append(path)
-    return paths
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--notebooks", metavar="FOLDER", type=Path, help="convert the chapters to .ipynb files there")
     parser.add_argument("names", nargs="*", metavar="CHAPTER", help="only these chapters (default: all)")
     options = parser.parse_args()
-    if options.notebooks:
-        for path in write_notebooks(options.notebooks.resolve(), options.names):
-            print(shown(path))
-        return
     for source in select(options.names):
         print(f"{source.name:28} {source.docname}.md")
     print(f"execution key {execution_key()}, library {library_hash()}")
