@@ -3,8 +3,8 @@
 It works on the resolved document tree, so that Sphinx itself has numbered equations, theorems and figures as on the
 site, found every reference and formatted every citation. What remains is to write them in plain Markdown:
 
-- display mathematics on one line (`$$ … \\tag{3}$$`): inside a quotation Jupyter would take the `>` of a second line for
-  mathematics, and Colab takes a line that holds only `=` for the underline of a heading;
+- display mathematics on one line (`$$ … \\tag{3} $$`): inside a quotation Jupyter would take the `>` of a second line
+  for mathematics, and Colab takes a line that holds only `=` for the underline of a heading;
 - theorems and boxes are block quotes, exercises headings, solutions folded (`<details>`);
 - a link to another page goes to the site if its address is known, else its text stays; glossary terms are plain text;
 - a citation leads to the list of works at the end; an image is embedded;

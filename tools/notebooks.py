@@ -5,8 +5,8 @@
     python -m tools.notebooks --publish FOLDER         what the branch `notebooks` holds: notebooks, wheel, a README
 
 The prose is written by tools/notebook_markdown.py from Sphinx's own document trees; code cells are those of the source,
-letter by letter. In front stands one more code cell, tools/setup_cell.py, which installs the library on Colab. Nothing is
-executed here. Numbers of the prose that come from a run are those of the last `make book`, if its results still belong
+letter by letter. In front stands one more code cell, tools/setup_cell.py, which installs the library on Colab. Nothing
+is executed here. Numbers of the prose that come from a run are those of the last `make book`, if its results still belong
 to these sources.
 """
 
@@ -45,7 +45,7 @@ def project():
 
 
 def wheel_path():
-    """Where the wheel of this very library lies on the branch: old notebooks keep finding the one they were made with."""
+    """Where the wheel of this very library lies on the branch: an old notebook keeps finding the one it was made with."""
     return f"wheels/{sources.library_hash()}/lowdim-{project()['version']}-py3-none-any.whl"
 
 
@@ -83,7 +83,7 @@ def glued(notebook):
 
 
 def placeholder_cache(selected):
-    """A cache in which every cell with a caption has shown something: so Sphinx numbers figures and executes nothing."""
+    """A cache in which every cell with a caption has shown something: Sphinx numbers figures and executes nothing."""
     folder = WORK / "cache"
     shutil.rmtree(folder, ignore_errors=True)
     cache = get_cache(folder)
@@ -220,8 +220,8 @@ def publish(folder):
     lines = [
         "# Generated notebooks",
         "",
-        "Written from the Markdown chapters of the branch `main` by its workflow; do not edit here. `wheels/` holds the",
-        "library as each notebook installs it.",
+        "Written from the Markdown chapters of the branch `main` by its workflow; do not edit here. `wheels/` holds",
+        "the library as each notebook installs it.",
         "",
     ]
     for source in sources.select(()):

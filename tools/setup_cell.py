@@ -1,5 +1,5 @@
 # @title Set-up: run this cell first { display-mode: "form" }
-# In Colab this installs the book's library unless it is there, applies the two settings and says which device was found.
+# In Colab this installs the book's library unless it is there, applies the two settings and names the device.
 # Elsewhere it changes nothing: there the environment variables LOWDIM_SCALE and LOWDIM_SEED are the settings.
 SCALE = "quick"  # @param ["quick", "full"]
 SEED = 0  # @param {type: "integer"}
