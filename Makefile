@@ -8,16 +8,19 @@ PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 N      ?= 20
 
-.PHONY: help book test chapter seeds bench notebooks clean distclean
+.PHONY: help book test test-colab chapter seeds bench notebooks clean distclean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 book: $(READY) ## build the whole site into _build/html
 	@$(PYTHON) -m tools.build_book
 
 test: $(READY) ## run all tests: style, library, chapters, site in a real browser
 	@$(PYTHON) -m tools.run_tests
+
+test-colab: $(READY) ## execute every notebook on a machine like Colab's (make test: two of them)
+	@$(PYTHON) -m tools.run_tests colab-all
 
 chapter: $(READY) ## build one chapter: make chapter NAME=information_exponent
 	@$(PYTHON) -m tools.build_book --chapter "$(NAME)"

@@ -47,6 +47,11 @@ def colab(path):
     return repository() and f"https://colab.research.google.com/github/{repository()}/blob/{BRANCH}/{path}"
 
 
+def binder(path):
+    """The address under which Binder opens a notebook of the branch, or None."""
+    return repository() and f"https://mybinder.org/v2/gh/{repository()}/{BRANCH}?labpath={path}"
+
+
 def raw(path):
     """The address from which a file of the branch can be downloaded, or None."""
     return repository() and f"https://raw.githubusercontent.com/{repository()}/{BRANCH}/{path}"

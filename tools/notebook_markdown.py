@@ -318,6 +318,9 @@ class Writer:
             return self.exercise(node, level)
         if node.get("nb_element") == "cell_code":
             return self.code_cell(node)
+        if node.get("design_component") == "dropdown":
+            title, *rest = node.children if isinstance(node.children[0], nodes.rubric) else [None, *node.children]
+            return self.details(self.summary(title).strip() if title else "More", self.blocks(rest, level + 1))
         if isinstance(node, SILENT):
             return []
         if kind in ADMONITIONS or isinstance(node, nodes.admonition):

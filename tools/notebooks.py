@@ -6,13 +6,15 @@
 
 The prose is written by tools/notebook_markdown.py from Sphinx's own document trees; code cells are those of the source,
 letter by letter. In front stands one more code cell, tools/setup_cell.py, which installs the library on Colab. Nothing
-is executed here. Numbers of the prose that come from a run are those of the last `make book`, if its results still belong
-to these sources.
+is executed here. Numbers of the prose that come from a run are those of the last `make book`, if its results still
+belong to these sources.
 """
 
 import argparse
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,12 +33,17 @@ from lowdim.notes import HIDDEN
 from tools import address, execute, notebook_markdown, sources
 
 FOLDER = sources.BUILD / "notebooks"
-WORK = sources.BUILD / "notebooks-work"
 SETUP_CELL = Path(__file__).with_name("setup_cell.py")
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+# What Binder installs for the branch: the library, and a torch without CUDA, which Binder's machines do not have.
+BINDER = """\
+--extra-index-url https://download.pytorch.org/whl/cpu
+{torch}
+./{wheel}
+"""
 HIDING_TAGS = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 
@@ -44,8 +51,13 @@ def project():
     return tomllib.loads((sources.ROOT / "pyproject.toml").read_text("utf8"))["project"]
 
 
+def pin(name):
+    """The line of requirements.txt that pins a package."""
+    return re.search(rf"^{name}==\S+$", (sources.ROOT / "requirements.txt").read_text("utf8"), re.MULTILINE)[0]
+
+
 def wheel_path():
-    """Where the wheel of this very library lies on the branch: an old notebook keeps finding the one it was made with."""
+    """Where the branch holds the wheel of this very library: an old notebook keeps finding the one it was made with."""
     return f"wheels/{sources.library_hash()}/lowdim-{project()['version']}-py3-none-any.whl"
 
 
@@ -82,10 +94,8 @@ def glued(notebook):
     return {output.metadata["scrapbook"]["name"]: output.data[HIDDEN + "text/plain"] for output in stored}
 
 
-def placeholder_cache(selected):
+def placeholder_cache(selected, folder):
     """A cache in which every cell with a caption has shown something: Sphinx numbers figures and executes nothing."""
-    folder = WORK / "cache"
-    shutil.rmtree(folder, ignore_errors=True)
     cache = get_cache(folder)
     for source in selected:
         notebook = source.read()
@@ -93,12 +103,12 @@ def placeholder_cache(selected):
             if cell.cell_type == "code" and "figure" in cell.metadata.get("mystnb", {}):
                 cell.outputs = [nbformat.v4.new_output("display_data", {"text/plain": "figure"})]
         cache.cache_notebook_bundle(CacheBundleIn(notebook, str(source.path)), check_validity=False, overwrite=True)
-    return folder
 
 
-def read_book(selected):
+def read_book(selected, work):
     """Let Sphinx read the whole book, so that numbers and references are the site's; return {docname: Page}."""
-    os.environ["LOWDIM_EXECUTION_CACHE"] = str(placeholder_cache(sources.chapters()))
+    placeholder_cache(sources.chapters(), work / "cache")
+    os.environ["LOWDIM_EXECUTION_CACHE"] = str(work / "cache")
     overrides = {
         "latex_individualpages": False,
         "nb_mime_priority_overrides": [(notebook_markdown.NotebookBuilder.name, "text/plain", 1)],
@@ -109,8 +119,8 @@ def read_book(selected):
         app = Sphinx(
             srcdir=sources.ROOT,
             confdir=None,
-            outdir=WORK / "out",
-            doctreedir=WORK / "doctrees",
+            outdir=work / "out",
+            doctreedir=work / "doctrees",
             buildername=notebook_markdown.NotebookBuilder.name,
             confoverrides=config,
             status=None,
@@ -131,7 +141,9 @@ def read_book(selected):
 def setup_cell():
     """The first code cell, for this version and this repository."""
     text = SETUP_CELL.read_text("utf8").rstrip()
-    return text.replace('"VERSION"', repr(project()["version"])).replace('"SOURCE"', repr(address.raw(wheel_path())))
+    source = address.raw(wheel_path())
+    text = text.replace('"VERSION"', json.dumps(project()["version"]))
+    return text.replace('"SOURCE"', json.dumps(source) if source else "None")
 
 
 def introduction(source, page):
@@ -186,7 +198,8 @@ def assemble(source, page):
 def export(folder, names=()):
     """Write notebooks in this process (which must not be running Sphinx already) and return their paths."""
     selected = sources.select(names)
-    pages = read_book(selected)
+    with tempfile.TemporaryDirectory() as work:
+        pages = read_book(selected, Path(work))
     folder.mkdir(parents=True, exist_ok=True)
     if not names:
         for stale in folder.glob("*.ipynb"):
@@ -225,9 +238,15 @@ def publish(folder):
         "",
     ]
     for source in sources.select(()):
-        link = address.colab(f"{source.name}.ipynb")
-        lines.append(f"- [{sources.title(source.read())}]({link})" if link else f"- {source.name}.ipynb")
+        name = f"{source.name}.ipynb"
+        links = {"Colab": address.colab(name), "Binder": address.binder(name)}
+        places = [f"[{place}]({link})" for place, link in links.items() if link]
+        lines.append(" · ".join([f"- [{sources.title(source.read())}]({name})", *places]))
     (folder / "README.md").write_text("\n".join(lines) + "\n", "utf8")
+    binder = folder / ".binder"
+    binder.mkdir(exist_ok=True)
+    (binder / "requirements.txt").write_text(BINDER.format(wheel=wheel.relative_to(folder), torch=pin("torch")), "utf8")
+    (binder / "runtime.txt").write_text("python-3.11\n", "utf8")
 
 
 def main():

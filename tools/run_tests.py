@@ -3,8 +3,10 @@
     python -m tools.run_tests [GROUP ...]
 
 Groups, in order: ruff-check and ruff-format (style), unit (library, project, chapter sources), notebooks (every chapter
-is executed again, as a plain notebook, by nbval), site (the built pages in a real browser). The full output of each
-group is kept in _build/test-logs/ and shown when the group fails. A group that finds no test fails too.
+is executed again, as a plain notebook, by nbval), site (the built pages in a real browser), colab (two notebooks on a
+machine like Colab's). The group colab-all, which takes the place of colab when it is named, executes all of them there.
+The full output of each group is kept in _build/test-logs/ and shown when the group fails. A group that finds no test
+fails too.
 """
 
 import argparse
@@ -96,13 +98,36 @@ def site():
     return pytest("site", "tests/site", LOWDIM_CHROMIUM=ensure_browser.ensure())
 
 
+def colab(count="2"):
+    """Execute notebooks on an imitation of Colab's machine: `count` of them, or "all"."""
+    began = str(time.time())
+    status, output = call([sys.executable, "-m", "tools.colab_imitation"])
+    if status:
+        return Outcome(0, 1, output)
+    threads = str(max(1, execute.cores() // 2))
+    return pytest(
+        f"colab-{count}",
+        "-n2",
+        "--dist=loadgroup",  # the tests of one notebook share its execution
+        "--durations=0",
+        "tests/colab",
+        **dict.fromkeys(execute.THREAD_VARIABLES, threads),
+        LOWDIM_COLAB_PREPARED="1",
+        LOWDIM_COLAB_NOTEBOOKS=count,
+        LOWDIM_COLAB_BEGAN=began,
+    )
+
+
 GROUPS = {
     "ruff-check": lambda: program("ruff", "check", "."),
     "ruff-format": lambda: program("ruff", "format", "--check", "."),
     "unit": unit,
     "notebooks": notebooks,
     "site": site,
+    "colab": colab,
 }
+# Groups that run only when they are named.
+LONG_GROUPS = {"colab-all": lambda: colab("all")}
 
 
 def run_group(name):
@@ -110,7 +135,7 @@ def run_group(name):
     if sys.stdout.isatty():
         print(f"{name:12} ...", end="\r", flush=True)
     began = time.monotonic()
-    outcome = GROUPS[name]()
+    outcome = (GROUPS | LONG_GROUPS)[name]()
     seconds = time.monotonic() - began
     (LOGS / f"{name}.log").write_text(outcome.output, "utf8")
     if outcome.passed + outcome.failed == 0:
@@ -124,13 +149,15 @@ def run_group(name):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"only these, of {', '.join(GROUPS)}")
+    known = [*GROUPS, *LONG_GROUPS]
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"only these, of {', '.join(known)}")
     options = parser.parse_args()
-    unknown = sorted(set(options.groups) - set(GROUPS))
+    unknown = sorted(set(options.groups) - set(known))
     if unknown:
-        parser.error(f"there is no group {', '.join(unknown)}; the groups are {', '.join(GROUPS)}")
+        parser.error(f"there is no group {', '.join(unknown)}; the groups are {', '.join(known)}")
     LOGS.mkdir(parents=True, exist_ok=True)
-    outcomes = {name: run_group(name) for name in GROUPS if not options.groups or name in options.groups}
+    chosen = [name for name in known if name in (options.groups or GROUPS)]
+    outcomes = {name: run_group(name) for name in chosen}
     bad = [name for name, outcome in outcomes.items() if outcome.failed]
     print(f"\nFailing groups: {', '.join(bad)}" if bad else "\nAll groups pass.")
     passed = sum(outcome.passed for outcome in outcomes.values())
