@@ -181,7 +181,9 @@ def assemble(source, page):
         raise SystemExit(f"{sources.shown(source.path)}: Sphinx shows code cells {places}, the source has {len(code)}.")
     title, *opening = page.cells[0].split("\n\n")
     cells = [nbformat.v4.new_markdown_cell(f"{title}\n\n{introduction(source, page)}")]
-    cells.append(nbformat.v4.new_code_cell(setup_cell(), metadata={"cellView": "form"}))
+    cells.append(
+        nbformat.v4.new_code_cell(setup_cell(), metadata={"cellView": "form", "jupyter": {"source_hidden": True}})
+    )
     for item in ["\n\n".join(opening), *page.cells[1:]]:
         if isinstance(item, notebook_markdown.CodeCell):
             cells.append(code_cell(code[item.position], item.folded))

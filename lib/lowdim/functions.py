@@ -74,7 +74,7 @@ def vectorised(f, name, directions=1):
         return f
     inner = getattr(f, "vectorised", None)
     if isinstance(inner, Vectorised):
-        return vectorised(inner, name, directions)
+        return vectorised(inner, f"{name} (here {getattr(f, 'name', f)!r})", directions)
     if not callable(f):
         raise ValueError(f"{name} is {f!r}; it must be a vectorised function, written with NumPy or torch")
     shape = (len(PROBE),) if directions == 1 else (len(PROBE), directions)

@@ -85,7 +85,7 @@ def _resolve_student(student, target):
             )
         return target.link, target.vectorised
     if isinstance(student, str):
-        student = targets.get(student)
+        student = targets.get(student, "student")
     if isinstance(student, targets.Target):
         if student.directions > 1:
             raise ValueError(f"student is {student.name!r} with {student.directions} directions; it must have one")

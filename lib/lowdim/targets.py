@@ -70,13 +70,16 @@ def custom(f, directions=1, name="custom", latex=""):
     return Target(name, latex, directions, function, exponent, link=link)
 
 
-def get(name):
-    """Return the target called `name`; an unknown name raises ValueError with the nearest names that exist."""
+def get(name, argument="target"):
+    """Return the target called `name`; an unknown name raises ValueError with the nearest names that exist.
+
+    `argument` is what the error message calls it.
+    """
     if name in REGISTRY:
         return REGISTRY[name]
     near = difflib.get_close_matches(str(name), REGISTRY, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise ValueError(f"target is {name!r}; {hint}known targets: {', '.join(REGISTRY)}")
+    raise ValueError(f"{argument} is {name!r}; {hint}known targets: {', '.join(REGISTRY)}")
 
 
 def names():
