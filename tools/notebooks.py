@@ -230,7 +230,9 @@ def publish(folder):
     """Fill `folder`, a checkout of the branch, with the notebooks and the wheel that they install."""
     for path in export(folder):
         print(path.name)
-    wheel = build_wheel((folder / wheel_path()).parent)
+    wheel = folder / wheel_path()
+    if not wheel.exists():  # two builds of one library differ in their time stamps: the first is kept
+        build_wheel(wheel.parent)
     print(wheel.relative_to(folder))
     lines = [
         "# Generated notebooks",

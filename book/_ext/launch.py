@@ -25,8 +25,8 @@ def add_button(app, pagename, templatename, context, doctree):
             "type": "link",
             "url": address.colab(f"{Path(pagename).name}.ipynb"),
             "tooltip": "Open in Colab: run and change this chapter",
-            "icon": "_static/images/logo_colab.png",
-            "text": "Colab",
+            "icon": "fas fa-rocket",
+            "text": "\N{NO-BREAK SPACE}Colab",
             "label": "colab",
         },
     )
