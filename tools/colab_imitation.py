@@ -93,12 +93,15 @@ class Machine:
         """A new machine in `folder`. `colab`: with `google.colab`; `without`: names of packages that it lacks."""
         run(sys.executable, "-m", "venv", "--without-pip", folder)
         machine = cls(folder)
+        # The base stays outside the new environment: pip replaces nothing there, a newer package only hides it.
+        seen = packages_of(base())
         if without:
+            seen = folder.with_name(f"{folder.name}-base")
+            seen.mkdir()
             for entry in packages_of(base()).iterdir():
-                if not entry.name.startswith(without) and not (machine.packages / entry.name).exists():
-                    (machine.packages / entry.name).symlink_to(entry)
-        else:
-            (machine.packages / "base_image.pth").write_text(f"{packages_of(base())}\n", "utf8")
+                if not entry.name.startswith(without):
+                    (seen / entry.name).symlink_to(entry)
+        (machine.packages / "base_image.pth").write_text(f"{seen}\n", "utf8")
         if colab:
             package = machine.packages / "google" / "colab"
             package.mkdir(parents=True)
