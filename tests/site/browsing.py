@@ -25,6 +25,12 @@ IMAGES = """() => [...document.images].map(image => ({
   source: image.src.slice(0, 120), alt: image.alt, width: image.naturalWidth, content: image.closest("article") !== null
 }))"""
 
+# Images further down are fetched when a reader comes near them; this reader is everywhere at once.
+LOAD_IMAGES = """() => Promise.all([...document.images].map(image => {
+  image.loading = "eager";
+  return image.decode().catch(() => {});
+}))"""
+
 # Elements that stick out of the screen and are not inside something that scrolls by itself.
 TOO_WIDE = """() => {
   const wide = document.documentElement.clientWidth;
@@ -60,6 +66,11 @@ def site_pages():
     return [page for page in pages if not page.startswith("_static/") and page != "index.html"]
 
 
+def explorer_pages():
+    """The pages with interactive figures."""
+    return [page for page in site_pages() if 'class="lowdim-explorer' in (SITE / page).read_text("utf8")]
+
+
 class Visitor:
     """Opens pages, and records each request to another server (which the browser is told not to find)."""
 
@@ -93,6 +104,7 @@ class Visitor:
         if path not in self.visits:
             visit = Visit()
             page = self.open(path, visit)
+            page.evaluate(LOAD_IMAGES)
             visit.text = page.evaluate(TEXT)
             visit.images = page.evaluate(IMAGES)
             visit.untypeset = page.evaluate(UNTYPESET)
