@@ -11,11 +11,9 @@ import shutil
 from pathlib import Path
 
 from docutils import nodes
-from PIL import Image
 
-from lowdim import explore, plotting
+from lowdim import explore
 
-FIGURE_DPI = plotting.STYLE["figure.dpi"]
 FRAMES = "_explorers"
 DOWNLOADS = "downloads"
 # sphinx-proof and sphinx-exercise give the body of every theorem and exercise one and the same id.
@@ -61,19 +59,6 @@ def drop_unused_frames(app, exception):
     for folder in Path(app.outdir, FRAMES).glob("*"):
         if folder.name not in used:
             shutil.rmtree(folder)
-
-
-# --- Figures ------------------------------------------------------------------------------------------------------
-
-
-def show_figures_at_their_size(app, doctree, docname):
-    """Figures of notebooks have several pixels for each one of the page: give them the width they were drawn for."""
-    for node in doctree.findall(nodes.image):
-        path = Path(app.srcdir, node["uri"])
-        if path.suffix == ".png" and "jupyter_execute" in path.parts and "width" not in node:
-            with Image.open(path) as picture:
-                density = picture.info.get("dpi", (FIGURE_DPI, FIGURE_DPI))[0] / FIGURE_DPI
-                node["width"] = f"{round(picture.width / density)}px"
 
 
 # --- Anchors ------------------------------------------------------------------------------------------------------
@@ -150,7 +135,6 @@ def mend_body(app, pagename, templatename, context, doctree):
 def setup(app):
     app.connect("config-inited", share_explorer_assets)
     app.connect("doctree-resolved", move_frames_to_files)
-    app.connect("doctree-resolved", show_figures_at_their_size)
     app.connect("doctree-resolved", give_permanent_links)
     app.connect("html-page-context", mend_body)
     # After the theme, which begins its list of header buttons anew for each page.

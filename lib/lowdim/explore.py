@@ -762,7 +762,7 @@ def for_page(text, folder):
         return address
 
     text = text.replace(f"<style>{STYLE}</style>\n", "").replace(f"\n<script>{SCRIPT}</script>", "")
-    return re.sub(rf"{DATA_ADDRESS}([A-Za-z0-9+/=]+)", as_file, text).replace("<img ", '<img loading="lazy" ', 1), files
+    return re.sub(rf"{DATA_ADDRESS}([A-Za-z0-9+/=]+)", as_file, text), files
 
 
 def _slider_row(grid, name):

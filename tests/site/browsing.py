@@ -22,7 +22,9 @@ TEXT = """() => {
 }"""
 
 IMAGES = """() => [...document.images].map(image => ({
-  source: image.src.slice(0, 120), alt: image.alt, width: image.naturalWidth, content: image.closest("article") !== null
+  source: image.src.slice(0, 120), alt: image.alt, width: image.naturalWidth,
+  content: image.closest("article") !== null,
+  stretch: image.width && image.width / image.height / (image.naturalWidth / image.naturalHeight)
 }))"""
 
 # Images further down are fetched when a reader comes near them; this reader is everywhere at once.
@@ -55,6 +57,7 @@ class Visit:
     errors: list = field(default_factory=list)
     text: str = ""
     images: list = field(default_factory=list)
+    images_on_phone: list = field(default_factory=list)
     untypeset: list = field(default_factory=list)
     math_errors: int = 0
     too_wide: list = field(default_factory=list)
@@ -110,6 +113,7 @@ class Visitor:
             visit.untypeset = page.evaluate(UNTYPESET)
             visit.math_errors = page.locator("mjx-merror").count()
             page.set_viewport_size(PHONE)
+            visit.images_on_phone = page.evaluate(IMAGES)
             visit.too_wide = page.evaluate(TOO_WIDE)
             page.close()
             self.visits[path] = visit

@@ -47,6 +47,11 @@ def test_images_are_shown(visit):
     assert not [image["source"] for image in visit.images if image["width"] == 0]
 
 
+def test_images_keep_their_proportions(visit):
+    shown = [image for image in visit.images + visit.images_on_phone if image["content"] and image["stretch"]]
+    assert not [image for image in shown if abs(image["stretch"] - 1) > 0.03]
+
+
 def is_empty_talk(alt):
     """A description that says nothing: a file's name, or a few words such as "a figure"."""
     return bool(LIKE_A_FILE.search(alt.strip())) or len(alt.split()) < 5
