@@ -14,8 +14,6 @@ def browser():
 
     chromium = os.environ.get("LOWDIM_CHROMIUM") or ensure_browser.ensure()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-        )
+        browser = playwright.chromium.launch(executable_path=chromium, args=ensure_browser.OFFLINE)
         yield browser
         browser.close()

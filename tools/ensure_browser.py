@@ -7,16 +7,21 @@ by Playwright itself.
 """
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from tools import system
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PACKAGES = ("chromium", "fonts-dejavu-core")
+OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",)  # the browser reaches this machine only
+
+
+class NoBrowser(SystemExit):
+    """There is no Chromium on this machine, and none could be installed; ends a program unless somebody objects."""
 
 
 def on_path():
@@ -35,15 +40,6 @@ def find():
     return on_path() or from_playwright()
 
 
-def elevation():
-    """What to put before a command that only root may run: [] as root, ["sudo", "-n"], or None if there is no way."""
-    if os.geteuid() == 0:
-        return []
-    if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0:
-        return ["sudo", "-n"]
-    return None
-
-
 def is_debian():
     """Debian itself: Ubuntu's chromium package is only a pointer to a snap, which a container cannot run."""
     release = Path("/etc/os-release")
@@ -52,19 +48,15 @@ def is_debian():
 
 def installation():
     """The commands that install a Chromium on this machine."""
-    prefix = elevation()
-    if is_debian() and prefix is not None:
-        apt = [*prefix, "apt-get"]
-        return [[*apt, "update"], [*apt, "install", "-y", "--no-install-recommends", *PACKAGES]]
-    libraries = ["--with-deps"] if shutil.which("apt-get") and prefix is not None else []
+    if is_debian() and (apt := system.apt_commands(*PACKAGES)):
+        return apt
+    libraries = ["--with-deps"] if system.apt_commands() else []
     return [[sys.executable, "-m", "playwright", "install", *libraries, "chromium"]]
 
 
 def install():
-    for command in installation():
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\nInstall Chromium by hand, then try again.")
+    if problem := system.run_all(installation()):
+        raise NoBrowser(f"{problem}\nInstall Chromium by hand, then try again.")
 
 
 def ensure():
@@ -74,7 +66,7 @@ def ensure():
         install()
         path = find()
     if path is None:
-        raise SystemExit("No Chromium was found even after installing one.")
+        raise NoBrowser("No Chromium was found even after installing one.")
     return path
 
 

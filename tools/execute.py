@@ -55,7 +55,7 @@ class Run:
 
     @property
     def cells(self):
-        return [cell for cell in self.notebook.cells if cell.cell_type == "code"]
+        return sources.code_cells(self.notebook)
 
     def kernel_environment(self, threads):
         """Bars and chatter off, and no more threads than this kernel's share of the cores."""
@@ -195,12 +195,15 @@ def cached(cache, notebook):
 
 
 def ledger_rows(cache, selected):
-    """The claims of the selected chapters, with where each stands."""
-    rows = []
+    """The claims of the selected chapters, with where each stands; a missing or failed one ends the program."""
+    rows, problems = [], []
     for source in selected:
         notebook = cached(cache, source.read())
         place = {"docname": source.docname, "title": sources.title(notebook)}
         rows += [{**place, **row} for row in sources.claim_rows(notebook)]
+        problems += [f"{sources.shown(source.path)}: {problem}" for problem in sources.claim_problems(notebook)]
+    if problems:
+        raise SystemExit("\n".join(["The ledger of claims is not whole:", *problems]))
     return rows
 
 

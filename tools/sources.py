@@ -83,6 +83,10 @@ def select(names):
     return [source for source in known if not names or source.name in names]
 
 
+def book_title():
+    return yaml.safe_load((ROOT / "_config.yml").read_text("utf8"))["title"]
+
+
 def title(notebook):
     """The first top-level heading of a notebook."""
     for cell in notebook.cells:
@@ -108,7 +112,12 @@ def library_hash():
 
 def frame_hash():
     """Changes when the frame around the pages does: styles, pictures, extensions, settings, order of chapters."""
-    files = [path for folder in ("_static", "_ext") for path in (ROOT / "book" / folder).rglob("*") if path.is_file()]
+    files = [
+        path
+        for folder in ("_static", "_ext", "_templates")
+        for path in (ROOT / "book" / folder).rglob("*")
+        if path.is_file()
+    ]
     files = [path for path in files if "__pycache__" not in path.parts]
     return _files_hash(ROOT, [*files, TOC, ROOT / "_config.yml"])
 
@@ -129,18 +138,39 @@ def execution_key():
 
 def code_hash(notebook):
     """Changes when a code cell of the notebook changes, not when its prose does."""
-    return _digest(cell.source.encode() for cell in notebook.cells if cell.cell_type == "code")
+    return _digest(cell.source.encode() for cell in code_cells(notebook))
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def cell_claims(cell):
+    """The rows that `claims.check` left in the outputs of one executed cell, in order."""
+    marks = (output.get("metadata", {}).get("lowdim", {}) for output in cell.outputs)
+    return [mark["claim"] for mark in marks if "claim" in mark]
 
 
 def claim_rows(notebook):
     """The rows that `claims.check` left in the outputs of an executed notebook, in order."""
-    return [
-        output.metadata["lowdim"]["claim"]
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-        if "claim" in output.get("metadata", {}).get("lowdim", {})
+    return [row for cell in code_cells(notebook) for row in cell_claims(cell)]
+
+
+def claim_problems(notebook):
+    """What is wrong with the claims of an executed notebook, as sentences: a claim that failed, one that the code
+    states but that never ran (a loop over nothing, a branch not taken), two with the same name."""
+    problems = []
+    for number, cell in enumerate(code_cells(notebook), start=1):
+        stated, recorded = cell.source.count("claims.check("), len(cell_claims(cell))
+        if recorded < stated:
+            problems.append(f"code cell {number} states {stated} claims, but {recorded} of them ran")
+    rows = claim_rows(notebook)
+    names = [row["name"] for row in rows]
+    problems += [
+        f"the claim “{name}” is made more than once" for name in sorted({n for n in names if names.count(n) > 1})
     ]
+    problems += [f"the claim “{row['name']}” does not hold" for row in rows if row["verdict"] != "holds"]
+    return problems if rows else [*problems, "it makes no claim at all"]
 
 
 def write_if_changed(path, text):

@@ -1,9 +1,10 @@
-"""Recreate the third-party files that the site serves itself, from their npm packages.
+"""Recreate the third-party files that the project carries, from their npm packages.
 
     python -m tools.vendor
 
-The result is committed under book/_static/vendor/, so neither a build nor a reader needs another server. Run this only
-to change a version; it needs `npm`.
+MathJax, which the site serves itself, goes to book/_static/vendor/, and axe-core, with which the tests look for
+barriers to readers, to tests/site/vendor/. Both are committed, so neither a build nor a reader needs another server.
+Run this only to change a version; it needs `npm`.
 """
 
 import argparse
@@ -15,10 +16,17 @@ from pathlib import Path
 
 from tools import sources
 
-VENDOR = sources.ROOT / "book" / "_static" / "vendor"
-MATHJAX = "mathjax@3.2.2"
-# MathJax looks for its fonts beside the script, so the layout of the package is kept.
-MATHJAX_FILES = ("LICENSE", "es5/tex-chtml-full.js", "es5/output/chtml/fonts/woff-v2")
+# Package, where its files go, which of them, and what to drop from their paths. MathJax looks for its fonts beside its
+# script, so the layout of the package is kept.
+PACKAGES = (
+    (
+        "mathjax@3.2.2",
+        sources.ROOT / "book" / "_static" / "vendor" / "mathjax",
+        ("LICENSE", "es5/tex-chtml-full.js", "es5/output/chtml/fonts/woff-v2"),
+        "es5/",
+    ),
+    ("axe-core@4.14.0", sources.ROOT / "tests" / "site" / "vendor" / "axe", ("LICENSE", "axe.min.js"), ""),
+)
 
 
 def unpack(package, folder):
@@ -31,23 +39,23 @@ def unpack(package, folder):
     return Path(folder) / "package"
 
 
-def vendor_mathjax():
-    """The one MathJax script that the pages load, its fonts and its licence."""
-    target = VENDOR / "mathjax"
+def vendor(name, target, files, prefix):
+    """Put the wanted files of one package into `target`, which is emptied first."""
     shutil.rmtree(target, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
-        package = unpack(MATHJAX, folder)
-        for name in MATHJAX_FILES:
-            origin, copy = package / name, target / name.removeprefix("es5/")
+        package = unpack(name, folder)
+        for file in files:
+            origin, copy = package / file, target / file.removeprefix(prefix)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copytree(origin, copy) if origin.is_dir() else shutil.copyfile(origin, copy)
-    print(f"{MATHJAX}: {sources.shown(target)}")
+    print(f"{name}: {sources.shown(target)}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    vendor_mathjax()
+    for package in PACKAGES:
+        vendor(*package)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 `figure` draws one matplotlib figure per combination of parameter values and returns an `Explorer`: one piece of
 HTML that carries all pictures and a few lines of JavaScript. Native range inputs choose the picture, so the same
 output works on the static site, in JupyterLab, in VS Code and in Colab, and it asks the network for nothing.
+`for_page` turns it into the lighter form that the site serves: frames in files of their own, fetched when needed.
 
 >>> import numpy as np
 >>> from matplotlib.figure import Figure
@@ -34,7 +35,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from string import Template
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ from PIL import Image
 
 from lowdim.progress import bar
 
-__all__ = ["Explorer", "LiveExplorer", "figure"]
+__all__ = ["Explorer", "LiveExplorer", "figure", "for_page"]
 
 MAX_PARAMETERS = 3
 MAX_FRAMES = 400  # already some 8 MB of HTML: more than a reader should have to load
@@ -56,7 +56,10 @@ CSS_DPI = 96  # CSS defines an inch as 96 pixels: a figure 6.4 inches wide takes
 PIXEL_RATIO = 1.5  # image pixels per CSS pixel: sharp on a dense screen at little more than half the bytes of 2
 FRAME_DPI = CSS_DPI * PIXEL_RATIO
 
+FRAME_BYTES = 25_000  # what a frame may weigh on average: 60 frames in 1.5 MB
 PALETTE_SIZES = (48, 64, 96, 128, 256)
+# A figure too dense for the budget gets fewer pixels and, in the end, fewer colours (16 of them take half a byte).
+QUALITIES = ((PIXEL_RATIO, PALETTE_SIZES), (1.0, PALETTE_SIZES), (1.0, (16,)))
 PALETTE_TOLERANCE = 2.0  # root-mean-square error in levels of 255; below it the eye finds no difference
 
 
@@ -123,9 +126,10 @@ def figure(draw, /, *, labels=None, alt=None, caption=None, live=False, start=No
     limits = _union_of_limits(pictures)
     for picture in pictures:
         _set_limits(picture, limits)
+    size = [round(inches * CSS_DPI) for inches in pictures[0].get_size_inches()]
     frames, frame_of = _encode_all(_render_all(pictures))
 
-    page = _page(grid, frames, frame_of, alts, caption)
+    page = _page(grid, frames, frame_of, alts, caption, size)
     if not live:
         return Explorer(page, grid.summary)
     return LiveExplorer(page, grid.summary, controls=_live_controls(widgets, draw, grid, limits))
@@ -397,6 +401,13 @@ class _Raster:
     def colours(self):
         return np.frombuffer(zlib.decompress(self.packed), "<u4").reshape(self.height, self.width)
 
+    def resized(self, factor):
+        """The same picture with `factor` times the pixels in each direction."""
+        colours = self.colours()
+        rgb = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1).astype(np.uint8)
+        size = round(self.width * factor), round(self.height * factor)
+        return _Raster.from_rgb(np.asarray(Image.fromarray(rgb).resize(size, Image.Resampling.LANCZOS)))
+
 
 def _render_all(pictures):
     """Turn the pictures into rasters. matplotlib keeps Python busy here, so that threads would gain nothing."""
@@ -428,17 +439,26 @@ def _rgb(picture):
 
 
 def _encode_all(rasters):
-    """The distinct frames as PNG files, and for each raster the number of its frame.
-
-    All frames share one palette: a line that keeps its colour then keeps it exactly. Compression leaves Python's
-    lock, so here threads do help.
-    """
+    """The distinct frames as PNG files, and for each raster the number of its frame."""
     distinct = list(dict.fromkeys(rasters))
-    palette, index_of_colour = _palette(distinct)
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        frames = list(pool.map(lambda raster: _png(index_of_colour[raster.colours()], palette), distinct))
     number = {raster: position for position, raster in enumerate(distinct)}
-    return frames, [number[raster] for raster in rasters]
+    frame_of = [number[raster] for raster in rasters]
+    for ratio, palette_sizes in QUALITIES:
+        sized = distinct if ratio == PIXEL_RATIO else [raster.resized(ratio / PIXEL_RATIO) for raster in distinct]
+        frames = _encode(sized, palette_sizes)
+        if np.mean([len(frame) for frame in frames]) <= FRAME_BYTES:
+            break
+    return frames, frame_of
+
+
+def _encode(rasters, palette_sizes):
+    """Rasters as PNG files that share one palette: a line that keeps its colour then keeps it exactly.
+
+    Compression leaves Python's lock, so here threads do help.
+    """
+    palette, index_of_colour = _palette(rasters, palette_sizes)
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda raster: _png(index_of_colour[raster.colours()], palette), rasters))
 
 
 def _png(indices, palette):
@@ -449,11 +469,12 @@ def _png(indices, palette):
     return file.getvalue()
 
 
-def _palette(rasters):
-    """The smallest palette that the eye cannot tell from the original, and the table from 0xRRGGBB to its entries."""
+def _palette(rasters, sizes):
+    """The smallest palette that the eye cannot tell from the original (else the largest of the given sizes), and the
+    table from 0xRRGGBB to its entries."""
     colours, counts = _census(rasters)
     channels = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1).astype(np.uint8)
-    for size in PALETTE_SIZES:
+    for size in sizes:
         palette = _choose_colours(channels, counts, size)
         nearest, squared_error = _nearest(channels, palette)
         if np.sqrt(np.average(squared_error, weights=counts) / 3) <= PALETTE_TOLERANCE:
@@ -627,6 +648,8 @@ def _svg_path(path):
 
 # --- The page -----------------------------------------------------------------------------------------------------
 
+DATA_ADDRESS = "data:image/png;base64,"
+
 # Nothing is shown or enabled by the style alone: without scripts a reader sees the first frame and no dead sliders.
 STYLE = """
 .lowdim-explorer{margin:1em 0;padding:0;color:inherit;box-sizing:border-box}
@@ -651,13 +674,12 @@ text-align:left}
 }
 """.replace("\n", "")
 
-# VS Code and the classic notebook run scripts outside of the output, hence the search by id; a page may show the same
-# explorer twice, hence the mark on each figure. The mark is a property: an attribute would be saved with the page.
-SCRIPT = Template("""
+# VS Code and the classic notebook run scripts outside of the output, hence the search through the document; it may
+# hold several explorers, and the same one twice, hence the mark on each. The mark is a property: an attribute would be
+# saved with the page. Frames that are files are fetched as soon as somebody comes near the sliders.
+SCRIPT = """
 (() => {
-  const script = document.currentScript;
-  const own = script && script.closest("figure.lowdim-explorer");
-  for (const figure of own ? [own] : document.querySelectorAll('figure[id="$id"]')) {
+  for (const figure of document.querySelectorAll("figure.lowdim-explorer")) {
     if (figure.lowdimReady) continue;
     figure.lowdimReady = true;
     const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
@@ -674,7 +696,7 @@ SCRIPT = Template("""
         outputs[i].textContent = text;
         slider.setAttribute("aria-valuetext", text);
       });
-      image.src = "data:image/png;base64," + data.frames[data.frame_of[combination]];
+      image.src = data.frames[data.frame_of[combination]];
       image.alt = data.alts[combination];
     };
     sliders.forEach((slider, i) => {
@@ -682,16 +704,22 @@ SCRIPT = Template("""
       slider.disabled = false;
       slider.addEventListener("input", show);
     });
+    const fetched = [];
+    const fetch = () => data.frames.forEach((frame, i) => {
+      if (fetched[i] || frame.startsWith("data:")) return;
+      fetched[i] = new Image();
+      fetched[i].src = frame;
+    });
+    for (const event of ["pointerenter", "focusin"]) figure.addEventListener(event, fetch, { once: true });
     controls.addEventListener("keydown", (event) => event.stopPropagation());
     controls.hidden = false;
-    show();
   }
 })();
-""")
+"""
 
 
-def _page(grid, frames, frame_of, alts, caption):
-    encoded = [base64.b64encode(frame).decode() for frame in frames]
+def _page(grid, frames, frame_of, alts, caption, size):
+    encoded = [f"{DATA_ADDRESS}{base64.b64encode(frame).decode()}" for frame in frames]
     first = grid.start_combination
     data = {
         "start": [grid.start[name] for name in grid.values],
@@ -700,12 +728,12 @@ def _page(grid, frames, frame_of, alts, caption):
         "frame_of": frame_of,
         "frames": encoded,
     }
-    width, height = (round(pixels / PIXEL_RATIO) for pixels in Image.open(io.BytesIO(frames[0])).size)
+    width, height = size
     rows = "".join(_slider_row(grid, name) for name in grid.values)
     body = "\n".join(
         [
             f"<style>{STYLE}</style>",
-            f'<img src="data:image/png;base64,{encoded[frame_of[first]]}" alt="{html.escape(alts[first])}" '
+            f'<img src="{encoded[frame_of[first]]}" alt="{html.escape(alts[first])}" '
             f'width="{width}" height="{height}">',
             # JupyterLab would take the arrow keys for moving between cells.
             f'<div class="lowdim-controls" data-lm-suppress-shortcuts="true" hidden>{rows}</div>',
@@ -714,10 +742,27 @@ def _page(grid, frames, frame_of, alts, caption):
         ]
     )
     name = f"explorer-{hashlib.sha256(body.encode()).hexdigest()[:12]}"
-    script = SCRIPT.substitute(id=name)
     # A caption wider than its picture would look lost, hence the limit.
     opening = f'<figure class="lowdim-explorer" id="{name}" style="max-width:{width}px">'
-    return f"{opening}\n{body}\n<script>{script}</script>\n</figure>"
+    return f"{opening}\n{body}\n<script>{SCRIPT}</script>\n</figure>"
+
+
+def for_page(text, folder):
+    """The explorer in the HTML `text` for a page that serves its frames as files.
+
+    Returns the HTML, in which style and script are left to the page (`STYLE`, `SCRIPT`) and the frames are addresses
+    under `folder`, and {address: PNG file}. The first frame is the only one that a browser asks for at once.
+    """
+    files = {}
+
+    def as_file(match):
+        picture = base64.b64decode(match[1])
+        address = f"{folder}/{hashlib.sha256(picture).hexdigest()[:12]}.png"
+        files[address] = picture
+        return address
+
+    text = text.replace(f"<style>{STYLE}</style>\n", "").replace(f"\n<script>{SCRIPT}</script>", "")
+    return re.sub(rf"{DATA_ADDRESS}([A-Za-z0-9+/=]+)", as_file, text), files
 
 
 def _slider_row(grid, name):

@@ -15,8 +15,13 @@ def glue(name, value, digits=2):
 
     Outside the site's build (LOWDIM_BUILD=1) the prose cannot show it, so the line `name = value` does.
     """
-    text = value if isinstance(value, str) else f"{finite('value', value):.{digits}f}"
+    text = value if isinstance(value, str) else _rounded(finite("value", value), digits)
     bundle = {HIDDEN + "text/plain": text}
     if os.environ.get("LOWDIM_BUILD") != "1":
         bundle["text/plain"] = f"{name} = {text}"
     display(bundle, raw=True, metadata={"scrapbook": {"name": name, "mime_prefix": HIDDEN}})
+
+
+def _rounded(number, digits):
+    """The number with `digits` decimals, a true minus sign, and no minus before a zero."""
+    return f"{round(number, digits) + 0.0:.{digits}f}".replace("-", "−")

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
+from IPython import get_ipython
 from matplotlib.ticker import NullFormatter
+from matplotlib_inline.backend_inline import set_matplotlib_formats
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -38,8 +40,10 @@ STYLE = {
 
 
 def use():
-    """Switch matplotlib to the book's style."""
+    """Switch matplotlib to the book's style; in a notebook, figures also get two pixels for each one of the screen."""
     mpl.rcParams.update(STYLE)
+    if (shell := get_ipython()) is not None and hasattr(shell, "kernel"):
+        set_matplotlib_formats("retina")
 
 
 def look(index):

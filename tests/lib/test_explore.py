@@ -52,7 +52,11 @@ def data(explorer):
 
 
 def pixels(encoded):
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")).astype(int)
+    return np.asarray(image(encoded).convert("RGB")).astype(int)
+
+
+def image(address):
+    return Image.open(io.BytesIO(base64.b64decode(address.removeprefix(explore.DATA_ADDRESS))))
 
 
 def frame_pixels(explorer):
@@ -79,7 +83,7 @@ def test_one_frame_per_combination_with_the_last_parameter_running_fastest():
 def test_the_first_picture_needs_no_script():
     explorer = explore.figure(line, a=[1, 2, 3], start={"a": 2})
     image = soup(explorer).find("img")
-    assert image["src"] == "data:image/png;base64," + data(explorer)["frames"][1]
+    assert image["src"] == data(explorer)["frames"][1]
     assert image["alt"] == data(explorer)["alts"][1]
     assert soup(explorer).find("div", class_="lowdim-controls").has_attr("hidden")
     slider = soup(explorer).find("input")
@@ -379,6 +383,31 @@ def test_sixty_frames_of_a_line_plot_fit_the_budget():
     assert len(more.html) + 50 * per_frame < 1_500_000
 
 
+def test_a_dense_figure_gets_fewer_pixels_to_fit_the_budget():
+    def cloud(a):
+        picture = Figure(figsize=(6.4, 4))
+        x, y = np.random.default_rng(a).standard_normal((2, 4000))
+        picture.subplots().scatter(x, y, s=6, c=np.hypot(x, y), cmap="viridis", alpha=0.6)
+        return picture
+
+    explorer = explore.figure(cloud, a=[1, 2])
+    frames = data(explorer)["frames"]
+    assert image(frames[0]).width < 6.4 * explore.FRAME_DPI
+    assert soup(explorer).img["width"] == str(round(6.4 * explore.CSS_DPI))
+    assert np.mean([len(base64.b64decode(frame.split(",")[1])) for frame in frames]) <= explore.FRAME_BYTES
+
+
+def test_a_page_serves_the_frames_as_files():
+    explorer = explore.figure(line, a=[1, 2, 3])
+    text, files = explore.for_page(explorer.html, "frames/here")
+    light = explore.Explorer(text, "")
+    assert explore.DATA_ADDRESS not in text and "<style>" not in text and "querySelector" not in text
+    assert len(files) == 3 and set(data(light)["frames"]) == set(files)
+    assert soup(light).img["src"] == data(light)["frames"][0]
+    for frame, address in zip(data(explorer)["frames"], data(light)["frames"], strict=True):
+        assert base64.b64decode(frame.removeprefix(explore.DATA_ADDRESS)) == files[address]
+
+
 def test_colours_survive_the_palette():
     picture = overlap_curves(256, 2)
     picture.set_dpi(explore.FRAME_DPI)
@@ -388,8 +417,7 @@ def test_colours_survive_the_palette():
     error = np.abs(frame_pixels(explorer)[0] - original)
     assert np.sqrt(np.mean(error**2)) <= explore.PALETTE_TOLERANCE
     assert np.percentile(error, 99.9) < 40
-    mode = Image.open(io.BytesIO(base64.b64decode(data(explorer)["frames"][0]))).mode
-    assert mode == "P"
+    assert image(data(explorer)["frames"][0]).mode == "P"
 
 
 def test_a_heat_map_gets_more_colours():
@@ -643,12 +671,12 @@ def test_keys_move_one_explorer_and_leave_the_other(open_page):
     slider = one.get_by_role("slider", name="slope a")
     slider.focus()
     page.keyboard.press("ArrowRight")
-    assert state(one) == (f"data:image/png;base64,{frames[2]}", "slope 2, shift 0", ["2", "0"])
+    assert state(one) == (frames[2], "slope 2, shift 0", ["2", "0"])
     assert slider.get_attribute("aria-valuetext") == "2"
     page.keyboard.press("End")
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
-    assert state(one) == (f"data:image/png;base64,{frames[5]}", shown["alts"][5], ["3", "5"])
+    assert state(one) == (frames[5], shown["alts"][5], ["3", "5"])
     page.keyboard.press("Home")
     assert state(one)[1:] == ("slope 3, shift 0", ["3", "0"])
     assert one.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 288

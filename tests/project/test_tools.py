@@ -3,7 +3,7 @@
 import nbformat.v4 as v4
 import pytest
 
-from tools import build_book, execute, seeds, sources
+from tools import build_book, execute, logo, pdf, seeds, sources
 
 
 def notebook(*cells):
@@ -82,6 +82,55 @@ def test_claims_are_collected_in_order_from_output_metadata():
     outputs = [v4.new_output("display_data", data={}, metadata={"lowdim": {"claim": row}}) for row in rows]
     outputs.insert(1, v4.new_output("stream", text="between"))
     assert sources.claim_rows(run_with(*outputs).notebook) == rows
+
+
+def claim(name, verdict="holds"):
+    return v4.new_output("display_data", data={}, metadata={"lowdim": {"claim": {"name": name, "verdict": verdict}}})
+
+
+def claiming(source, *outputs):
+    made = notebook(source)
+    made.cells[0].outputs = list(outputs)
+    return sources.claim_problems(made)
+
+
+def test_a_ledger_is_whole_when_every_stated_claim_ran_and_holds():
+    assert claiming("claims.check(1)\nclaims.check(2)", claim("a"), claim("b")) == []
+    assert claiming("for k in ks:\n    claims.check(k)", claim("a"), claim("b"), claim("c")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "outputs", "problem"),
+    [
+        ("for k in []:\n    claims.check(k)\nclaims.check(1)", [claim("a")], "states 2 claims, but 1 of them ran"),
+        ("claims.check(1)", [claim("a", "fails")], "“a” does not hold"),
+        ("for k in ks:\n    claims.check(k)", [claim("a"), claim("a")], "“a” is made more than once"),
+        ("x = 1", [], "no claim at all"),
+    ],
+)
+def test_a_missing_failed_or_repeated_claim_is_named(source, outputs, problem):
+    assert any(problem in line for line in claiming(source, *outputs))
+
+
+def test_a_chapter_is_printed_again_only_when_its_page_changed(tmp_path):
+    source = sources.Source("chapters/sample")
+    page = tmp_path / "html" / "chapters" / "sample.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("one")
+    site = tmp_path / "html"
+    [(_, target, stamp)] = pdf.outdated(site, [source])
+    target.parent.mkdir()
+    target.write_bytes(b"%PDF")
+    pdf.stamps(site).mkdir()
+    (pdf.stamps(site) / source.name).write_text(stamp)
+    assert not list(pdf.outdated(site, [source]))
+    page.write_text("two")
+    assert list(pdf.outdated(site, [source]))
+
+
+def test_logo_and_favicon_are_what_the_code_draws():
+    assert (logo.STATIC / "logo.svg").read_text("utf8") == logo.logo()
+    assert (logo.STATIC / "favicon.svg").read_text("utf8") == logo.favicon()
 
 
 def test_chapter_build_leaves_the_other_chapters_and_empty_parts_out(monkeypatch):

@@ -22,7 +22,15 @@ TEXT = """() => {
 }"""
 
 IMAGES = """() => [...document.images].map(image => ({
-  source: image.src.slice(0, 120), alt: image.alt, width: image.naturalWidth, content: image.closest("article") !== null
+  source: image.src.slice(0, 120), alt: image.alt, width: image.naturalWidth,
+  content: image.closest("article") !== null,
+  stretch: image.width && image.width / image.height / (image.naturalWidth / image.naturalHeight)
+}))"""
+
+# Images further down are fetched when a reader comes near them; this reader is everywhere at once.
+LOAD_IMAGES = """() => Promise.all([...document.images].map(image => {
+  image.loading = "eager";
+  return image.decode().catch(() => {});
 }))"""
 
 # Elements that stick out of the screen and are not inside something that scrolls by itself.
@@ -49,6 +57,7 @@ class Visit:
     errors: list = field(default_factory=list)
     text: str = ""
     images: list = field(default_factory=list)
+    images_on_phone: list = field(default_factory=list)
     untypeset: list = field(default_factory=list)
     math_errors: int = 0
     too_wide: list = field(default_factory=list)
@@ -58,6 +67,11 @@ def site_pages():
     """The pages of the site, as paths; index.html only leads on to the first of them."""
     pages = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
     return [page for page in pages if not page.startswith("_static/") and page != "index.html"]
+
+
+def explorer_pages():
+    """The pages with interactive figures."""
+    return [page for page in site_pages() if 'class="lowdim-explorer' in (SITE / page).read_text("utf8")]
 
 
 class Visitor:
@@ -93,11 +107,13 @@ class Visitor:
         if path not in self.visits:
             visit = Visit()
             page = self.open(path, visit)
+            page.evaluate(LOAD_IMAGES)
             visit.text = page.evaluate(TEXT)
             visit.images = page.evaluate(IMAGES)
             visit.untypeset = page.evaluate(UNTYPESET)
             visit.math_errors = page.locator("mjx-merror").count()
             page.set_viewport_size(PHONE)
+            visit.images_on_phone = page.evaluate(IMAGES)
             visit.too_wide = page.evaluate(TOO_WIDE)
             page.close()
             self.visits[path] = visit

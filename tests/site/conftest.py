@@ -1,12 +1,9 @@
 """A local server over the built site, and one careful visit to each page that the tests look at."""
 
-import functools
-import http.server
-import threading
-
 import pytest
 
 from tests.site.browsing import SITE, Visitor, site_pages
+from tools import serve
 
 
 def pytest_generate_tests(metafunc):
@@ -23,16 +20,8 @@ def site():
 @pytest.fixture(scope="session")
 def address(site):
     """Where the site is served."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serve.serving(site) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
