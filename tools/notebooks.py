@@ -23,6 +23,7 @@ import tomllib
 from pathlib import Path
 
 import nbformat
+import yaml
 from jupyter_book.config import get_final_config
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
@@ -38,22 +39,13 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-# What Binder installs for the branch: the library, and a torch without CUDA, which Binder's machines do not have.
-BINDER = """\
---extra-index-url https://download.pytorch.org/whl/cpu
-{torch}
-./{wheel}
-"""
+# Binder's machines have no GPU, and pip's torch would bring gigabytes for one: conda has a build without.
+CONDA_NAMES = {"torch": "pytorch-cpu"}
 HIDING_TAGS = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 
 def project():
     return tomllib.loads((sources.ROOT / "pyproject.toml").read_text("utf8"))["project"]
-
-
-def pin(name):
-    """The line of requirements.txt that pins a package."""
-    return re.search(rf"^{name}==\S+$", (sources.ROOT / "requirements.txt").read_text("utf8"), re.MULTILINE)[0]
 
 
 def wheel_path():
@@ -247,10 +239,19 @@ def publish(folder):
         places = [f"[{place}]({link})" for place, link in links.items() if link]
         lines.append(" · ".join([f"- [{sources.title(source.read())}]({name})", *places]))
     (folder / "README.md").write_text("\n".join(lines) + "\n", "utf8")
-    binder = folder / ".binder"
-    binder.mkdir(exist_ok=True)
-    (binder / "requirements.txt").write_text(BINDER.format(wheel=wheel.relative_to(folder), torch=pin("torch")), "utf8")
-    (binder / "runtime.txt").write_text("python-3.11\n", "utf8")
+    write_binder(folder / ".binder", wheel.relative_to(folder))
+
+
+def write_binder(folder, wheel):
+    """What Binder needs to start the branch: an environment for conda, then the library's wheel without more."""
+    folder.mkdir(exist_ok=True)
+    names = [re.match(r"[\w-]+", requirement)[0] for requirement in project()["dependencies"]]
+    packages = ["python=3.11", *(CONDA_NAMES.get(name, name) for name in names), "pip"]
+    environment = {"channels": ["conda-forge"], "dependencies": packages}
+    (folder / "environment.yml").write_text(yaml.safe_dump(environment, sort_keys=False), "utf8")
+    script = folder / "postBuild"
+    script.write_text(f"#!/bin/sh\nset -e\npip install --no-deps {wheel}\n", "utf8")
+    script.chmod(0o755)
 
 
 def main():

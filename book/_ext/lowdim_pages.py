@@ -66,6 +66,8 @@ def drop_unused_frames(app, exception):
 
 def give_permanent_links(app, doctree, docname):
     """Theorems and exercises get the same visible anchor that headings and equations have; ids become unique."""
+    if app.builder.format != "html":
+        return
     for section in doctree.findall(nodes.section):
         section["ids"] = [name for name in section["ids"] if name not in REPEATED_IDS]
     for box in doctree.findall(nodes.Admonition):

@@ -6,6 +6,7 @@ import sys
 
 import nbformat
 import pytest
+import yaml
 
 from tools import address, notebook_markdown, notebooks, sources
 
@@ -204,7 +205,9 @@ def test_the_branch_holds_notebooks_wheel_and_what_binder_needs(monkeypatch, tmp
     command = [sys.executable, "-m", "tools.notebooks", "--publish", str(tmp_path)]
     subprocess.run(command, cwd=sources.ROOT, check=True)
     assert (tmp_path / notebooks.wheel_path()).exists()
-    assert f"./{notebooks.wheel_path()}" in (tmp_path / ".binder" / "requirements.txt").read_text().splitlines()
+    assert f"pip install --no-deps {notebooks.wheel_path()}" in (tmp_path / ".binder" / "postBuild").read_text()
+    packages = yaml.safe_load((tmp_path / ".binder" / "environment.yml").read_text())["dependencies"]
+    assert {"pytorch-cpu", "numpy", "numba"} <= set(packages) and "torch" not in packages
     assert {path.stem for path in tmp_path.glob("*.ipynb")} == {source.name for source in sources.chapters()}
     readme = (tmp_path / "README.md").read_text()
     assert all(address.colab(f"{source.name}.ipynb") in readme for source in sources.chapters())
