@@ -561,9 +561,9 @@ def expected_learning(eigenvalues, multiplicities, n, ridge, width=math.inf):
         raise ValueError("eigenvalues and multiplicities must be lists of one length with entries ≥ 0")
     if not width > 0:
         raise ValueError(f"width is {width!r}; it must be a number > 0, or math.inf for the kernel itself")
-    # z falls with γ, and so does ridge/κ while z < N: bisection on log γ. At the upper end z < N and the sum is below n.
-    low, high = -300.0, math.log((counts @ values + ridge) / min(n, width)) + math.log(2)
-    for _ in range(200):
+    # z falls with γ, and so does ridge/κ while z < N: bisection on log γ. At the upper end z < N and the sum ≤ n.
+    low, high = -200.0, math.log((counts @ values + ridge) / min(n, width)) + math.log(2)
+    for _ in range(80):
         gamma = math.exp((low + high) / 2)
         z = counts @ (values / (values + gamma))
         if z >= width or z + ridge / (gamma * (1 - z / width)) > n:
