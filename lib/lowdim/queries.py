@@ -324,9 +324,10 @@ def generative_exponent(f, max_degree=8, noise=0.0):
     """Return the generative exponent of y = f(z) + noise · ξ: the least k ≥ 1 such that E[h_k(z) | y] is not zero.
 
     It is the smallest information exponent that a transformation of the label can reach. math.inf means that there is
-    none up to max_degree (a constant has none at all). `f` as in `label_moments`. A conditional mean vanishes for all labels exactly if
-    E[h_k(z) 1{y ≤ c}] does for all levels c; it counts as zero below 1e-9 and as not zero above 1e-6. A value between,
-    or level sets that do not settle as the grid is refined, raise ValueError: then the question cannot be decided here.
+    none up to max_degree (a constant has none at all). `f` as in `label_moments`. A conditional mean vanishes for all
+    labels exactly if E[h_k(z) 1{y ≤ c}] does for all levels c; it counts as zero below 1e-9 and as not zero above 1e-6.
+    A value between, or level sets that do not settle as the grid is refined, raise ValueError: then the question cannot
+    be decided here.
     """
     max_degree = checks.whole_number("max_degree", max_degree, least=1)
     size = np.abs(label_moments(f, max_degree, noise=noise).below).max(axis=0, initial=0.0)
@@ -436,12 +437,13 @@ def _grid_with_extrema(function, points):
     """A grid on [−10, 10] with the local extrema of f between its points, so that no pair of crossings hides there."""
     grid = np.linspace(-REACH, REACH, points)
     values = _finite_values(function, grid)
-    rises = np.diff(values)
-    turn = np.flatnonzero(rises[:-1] * rises[1:] < 0) + 1
-    if not len(turn):
+    rises = np.sign(np.diff(values))
+    moves = np.flatnonzero(rises)  # two equal neighbours may have an extremum between them, so ties are passed over
+    turns = np.flatnonzero(rises[moves[:-1]] != rises[moves[1:]])
+    if not len(turns):
         return grid, values
-    sign = np.sign(rises[turn - 1])
-    left, right = grid[turn - 1], grid[turn + 1]
+    sign = rises[moves[turns]]
+    left, right = grid[moves[turns]], grid[moves[turns + 1] + 1]
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(BISECTIONS):
         a, b = right - golden * (right - left), left + golden * (right - left)
