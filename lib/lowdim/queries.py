@@ -54,7 +54,8 @@ class Oracle:
         "sample"  the average over n = 1/τ² fresh samples, whose error is of order τ but not bounded by it
 
     The true value depends on v through m = ⟨v, w*⟩ only: E[φ(h, y)] = Σ_k c_k m^k with
-    c_k = E[φ(h', f(z)) h_k(h') h_k(z)] for independent h', z. The series is cut at degree 100.
+    c_k = E[φ(h', f(z)) h_k(h') h_k(z)] for independent h', z. The series is cut at degree 100. The attributes
+    `tolerance` (which may be changed in the course of a game) and `asked` (the number of queries so far) are public.
     """
 
     def __init__(self, target, d, tolerance, *, kind="SQ", answers="lazy", seed=0):
@@ -64,6 +65,7 @@ class Oracle:
         self.kind = checks.one_of("kind", kind, KINDS)
         self.answers = checks.one_of("answers", answers, ANSWERS)
         self.asked = 0
+        self._last = None
         self._rng = np.random.default_rng(checks.whole_number("seed", seed, least=0))
         w = self._rng.standard_normal(self.d)
         self._w = w / np.linalg.norm(w)
@@ -88,7 +90,9 @@ class Oracle:
         if self.answers == "sample":
             answer = self._average(phi, directions)
         else:
-            series, size = self._series(phi)
+            if self._last is None or self._last[0] is not phi:
+                self._last = (phi, *self._series(phi))
+            _, series, size = self._last
             truth = np.polynomial.polynomial.polyval(directions @ self._w, series)
             slack = self.tolerance * size
             if self.answers == "random":
@@ -283,13 +287,67 @@ class LabelMoments:
         k = checks.whole_number("k", k, least=1)
         if k >= self.means.shape[1]:
             raise ValueError(f"k is {k}; moments were computed up to degree {self.means.shape[1] - 1}")
-        edges, values = torch.tensor(self.edges), torch.tensor(self.means[:, k])
+        return self._by_bin(self.means[:, k])
 
-        def conditional_mean(y):
+    @property
+    def threshold(self):
+        """α_c = 1/(2 λ_2²): beyond n = α_c d, and not before, the best spectral estimator finds w* (for λ_1 = 0)."""
+        strength = self.strength[2] if self.means.shape[1] > 2 else 0.0
+        return 1 / (2 * strength) if strength > ZERO else math.inf
+
+    def spectral_transform(self, alpha):
+        """The best transformation for `spectral_estimate(…, centre=False, end="top")` at n = alpha · d samples.
+
+        T(y) = g(y)/(g(y) + √(α/α_c)) with g(y) = E[z² − 1 | y] = √2 E[h_2(z) | y] > −1, for α > α_c = `threshold`; it
+        is at most 1. Below the threshold, where no transformation works, the one of the threshold is returned.
+        """
+        alpha = checks.positive("alpha", alpha)
+        if math.isinf(self.threshold):
+            raise ValueError(
+                "E[h_2(z) | y] vanishes (or degree < 2): a spectral estimator cannot find this link's direction"
+            )
+        g = math.sqrt(2) * self.means[:, 2]
+        return self._by_bin(g / (g + math.sqrt(max(alpha / self.threshold, 1.0))))
+
+    def spectral_overlap(self, transform, alpha, *, centre=True):
+        """The overlap |⟨v, w*⟩| that `spectral_estimate(…, end="top")` reaches as d → ∞ with n = alpha · d.
+
+        With T = transform(y) − (its mean, if centre), τ = sup T, φ(λ) = λ E[T z²/(λ − T)] and
+        ψ(λ) = λ (1/α + E[T/(λ − T)]) for λ > τ: let ψ be least at λ_0 and φ(λ) = ψ(max(λ, λ_0)) at λ_1. The overlap is
+        0 if λ_1 ≤ λ_0, and the root of ψ'(λ_1)/(ψ'(λ_1) − φ'(λ_1)) otherwise. T must be bounded above; it is taken as
+        constant on the bins.
+        """
+        alpha = checks.positive("alpha", alpha)
+        inner = (self.edges[1:] + self.edges[:-1]) / 2
+        points = np.concatenate([self.edges[:1], inner, self.edges[-1:]])
+        t = functions.vectorised(transform, "transform").numpy(points)
+        t = t - self.mass @ t if centre else t
+        second = 1 + math.sqrt(2) * self.means[:, 2]  # E[z² | bin]
+        top, width = t.max(), max(float(np.ptp(t)), 1e-12)
+        gap = width * np.geomspace(1e-9, 1e6, 3001)
+        resolvent = t[None, :] / (top + gap[:, None] - t[None, :])
+        slope = -t[None, :] / (top + gap[:, None] - t[None, :]) ** 2
+        level = top + gap
+        psi = level * (1 / alpha + resolvent @ self.mass)
+        phi = level * (resolvent @ (self.mass * second))
+        psi_slope = 1 / alpha + resolvent @ self.mass + level * (slope @ self.mass)
+        phi_slope = resolvent @ (self.mass * second) + level * (slope @ (self.mass * second))
+        lowest = int(np.argmin(psi))
+        crossing = np.flatnonzero(phi <= np.where(np.arange(len(psi)) < lowest, psi[lowest], psi))
+        if not len(crossing) or crossing[0] <= lowest:
+            return 0.0
+        one = crossing[0]
+        return math.sqrt(max(0.0, psi_slope[one] / (psi_slope[one] - phi_slope[one])))
+
+    def _by_bin(self, values):
+        """The function of the label that takes values[b] on bin b."""
+        edges, values = torch.tensor(self.edges), torch.tensor(values)
+
+        def look_up(y):
             place = torch.bucketize(y.detach().contiguous(), edges.to(y.device, y.dtype))
             return values.to(y.device, y.dtype)[place]
 
-        return functions.Vectorised(conditional_mean, "torch")
+        return functions.Vectorised(look_up, "torch")
 
 
 def label_moments(f, degree=8, *, noise=0.0, bins=None):
@@ -466,7 +524,7 @@ def _smoothed_below(function, edges, noise, degree):
 class SpectralEstimate:
     """A unit vector and where it comes from. Shapes have a leading runs axis if the samples had one.
 
-    direction    [(runs,) d]    the eigenvector whose eigenvalue is largest in absolute value
+    direction    [(runs,) d]    the eigenvector
     eigenvalues  [(runs,) d]    all eigenvalues, ascending
     """
 
@@ -478,23 +536,26 @@ class SpectralEstimate:
         return np.abs(self.direction @ np.asarray(w, dtype=float))
 
 
-def spectral_estimate(x, y, transform=None, *, device=None):
-    r"""Estimate w* by the top eigenvector (in absolute value) of M = 1/n Σ_a (T(y_a) − T̄) x_a x_aᵀ.
-
-    In expectation M = √2 E[T(y) h_2(z)] w* w*ᵀ. Subtracting the mean T̄ of the transformed labels changes nothing there
-    and takes away noise; it also makes x xᵀ the same as x xᵀ − I.
+def spectral_estimate(x, y, transform=None, *, centre=True, end="both", device=None):
+    r"""Estimate w* by an extreme eigenvector of M = 1/n Σ_a T(y_a) (x_a x_aᵀ − I), whose mean is √2 E[T h_2] w* w*ᵀ.
 
     x           [n, d] or [runs, n, d], NumPy array or tensor
     y           [n] or [runs, n]
     transform   T, a vectorised function of the label; None is the identity
+    centre      subtract the mean from T(y_a) first: the mean of M stays, its noise becomes smaller for most T
+    end         "both": the eigenvalue largest in absolute value; "top": the largest one
     device      where NumPy samples are sent (see `lowdim.device.resolve`); tensors stay where they are
     """
+    checks.one_of("end", end, ("both", "top"))
     x, y = _samples(x, y, device)
     weights = y if transform is None else functions.vectorised(transform, "transform").torch(y)
     if not weights.is_meta and not torch.isfinite(weights).all():
         raise ValueError("transform returns values that are not finite; it must be finite on all labels")
-    weights = weights - weights.mean(dim=-1, keepdim=True)
-    return _top_eigenvector((x * weights[..., None]).mT @ x / x.shape[-2])
+    mean = weights.mean(dim=-1, keepdim=True)
+    if centre:
+        weights, mean = weights - mean, torch.zeros_like(mean)
+    matrix = (x * weights[..., None]).mT @ x / x.shape[-2]
+    return _extreme_eigenvector(matrix - mean[..., None] * torch.eye(x.shape[-1], dtype=x.dtype, device=x.device), end)
 
 
 def unfolded_estimate(x, y, k, *, device=None):
@@ -519,7 +580,7 @@ def unfolded_estimate(x, y, k, *, device=None):
     }[k]()
     kernel = kernel - torch.diag_embed(torch.diagonal(kernel, dim1=-2, dim2=-1))
     weighted = x * (y - y.mean(dim=-1, keepdim=True))[..., None]
-    return _top_eigenvector(weighted.mT @ (kernel @ weighted) / n**2)
+    return _extreme_eigenvector(weighted.mT @ (kernel @ weighted) / n**2, "top")
 
 
 def _samples(x, y, device):
@@ -540,8 +601,9 @@ def _samples(x, y, device):
     return x, y
 
 
-def _top_eigenvector(matrix):
+def _extreme_eigenvector(matrix, end):
     values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
-    last = values[..., -1].abs() >= values[..., 0].abs()
-    top = torch.where(last[..., None], vectors[..., -1], vectors[..., 0])
+    top = vectors[..., -1]
+    if end == "both":
+        top = torch.where((values[..., -1:].abs() >= values[..., :1].abs()), top, vectors[..., 0])
     return SpectralEstimate(devices.to_host(top), devices.to_host(values))
