@@ -356,12 +356,18 @@ def label_moments(f, degree=8, *, noise=0.0, bins=None):
     `f` is the name of a target, a target (its own noise is included), or a vectorised callable; kinks, jumps, flat
     pieces and several branches are fine. Without noise the sets {z : f(z) ≤ c} are found as unions of intervals, and
     E[h_k 1{f ≤ c}] is a sum over their ends, because −h_{k−1}(z) φ(z)/√k is a primitive of h_k(z) φ(z). With noise, the
-    indicator becomes a smooth function of z, which is integrated by quadrature.
+    indicator becomes a smooth function of z, which is integrated by quadrature. `bins` is a number of bins (400, with
+    noise 96), or the list of their inner edges.
     """
     degree = checks.whole_number("degree", degree, least=1)
     function, noise, inside = _label(f, checks.not_negative("noise", noise))
-    bins = checks.whole_number("bins", (NOISY_BINS if noise else BINS) if bins is None else bins, least=2)
-    edges = _label_edges(function, noise, bins)
+    if np.ndim(bins):
+        edges = np.asarray(bins, dtype=float)
+        if not np.isfinite(edges).all() or edges.ndim != 1 or (np.diff(edges) <= 0).any():
+            raise ValueError("bins is not an increasing list of finite levels")
+    else:
+        count = (NOISY_BINS if noise else BINS) if bins is None else bins
+        edges = _label_edges(function, noise, checks.whole_number("bins", count, least=2))
     below = _smoothed_below(function, edges, noise, degree) if noise else _converged_below(function, edges, degree)
     # z and (z + sξ)/√(1 + s²) have correlation 1/√(1 + s²): noise inside the link only shrinks moments.
     below = below * (1 + inside**2) ** (-np.arange(degree + 1) / 2)
