@@ -66,7 +66,8 @@ class Oracle:
         self.answers = checks.one_of("answers", answers, ANSWERS)
         self.asked = 0
         self._last = None
-        self._rng = np.random.default_rng(checks.whole_number("seed", seed, least=0))
+        # A stream of its own: a player who draws from default_rng(seed) must not hit on w* by accident.
+        self._rng = np.random.default_rng([checks.whole_number("seed", seed, least=0), 0x5EC7E7])
         w = self._rng.standard_normal(self.d)
         self._w = w / np.linalg.norm(w)
         if self.target.is_noisy and answers != "sample":
@@ -447,7 +448,11 @@ def _label_edges(function, noise, bins):
     ends = np.concatenate([gaps, [len(values) - 1]])[runs >= 5]
     starts = np.concatenate([[-1], gaps])[runs >= 5]
     cuts = np.unique(np.concatenate([chosen, ends[ends < len(values) - 1], starts[starts >= 0]]))
-    return (values[cuts] + values[cuts + 1]) / 2
+    edges = (values[cuts] + values[cuts + 1]) / 2
+    # Conditional means jump where a branch of the level set is born: cut just beyond each critical value.
+    critical = np.empty(0) if noise else _critical_levels(function)
+    inner = critical[(critical > edges[0]) & (critical < edges[-1])]
+    return np.unique(np.concatenate([edges, inner])) if len(inner) <= bins // 4 else edges
 
 
 def _converged_below(function, edges, degree):
@@ -502,12 +507,24 @@ def _primitive(z, degree):
 def _grid_with_extrema(function, points):
     """A grid on [−10, 10] with the local extrema of f between its points, so that no pair of crossings hides there."""
     grid = np.linspace(-REACH, REACH, points)
+    extrema, _ = _extrema(function, grid)
+    grid = np.unique(np.concatenate([grid, extrema]))
+    return grid, _finite_values(function, grid)
+
+
+def _critical_levels(function):
+    """Levels just above the local maxima of f and just below its local minima, where it is likely to be seen."""
+    extrema, sign = _extrema(function, np.linspace(-SPREAD * 3, SPREAD * 3, GRIDS[0]))
+    values = function(extrema)
+    return values + sign * 1e-7 * (np.abs(values) + np.ptp(values) if len(values) else 0.0)
+
+
+def _extrema(function, grid):
+    """Places of the local extrema of f, and whether each is a maximum (1) or a minimum (−1)."""
     values = _finite_values(function, grid)
     rises = np.sign(np.diff(values))
     moves = np.flatnonzero(rises)  # two equal neighbours may have an extremum between them, so ties are passed over
     turns = np.flatnonzero(rises[moves[:-1]] != rises[moves[1:]])
-    if not len(turns):
-        return grid, values
     sign = rises[moves[turns]]
     left, right = grid[moves[turns]], grid[moves[turns + 1] + 1]
     golden = (math.sqrt(5) - 1) / 2
@@ -515,8 +532,7 @@ def _grid_with_extrema(function, points):
         a, b = right - golden * (right - left), left + golden * (right - left)
         up = sign * function(a) < sign * function(b)
         left, right = np.where(up, a, left), np.where(up, right, b)
-    grid = np.unique(np.concatenate([grid, (left + right) / 2]))
-    return grid, _finite_values(function, grid)
+    return (left + right) / 2, sign
 
 
 def _smoothed_below(function, edges, noise, degree):
