@@ -4,6 +4,7 @@ python -m tools.sources    list the chapters and the current execution key
 """
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -145,6 +146,19 @@ def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def top_level(cell):
+    """The statements of a cell that run when it does: not those inside functions and classes."""
+    lines = [line for line in cell.source.splitlines() if not line.startswith(("%", "!"))]
+    body = ast.parse("\n".join(lines)).body
+    return [node for node in body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def calls(cell):
+    """What a cell calls at its top level, as dotted names such as "plt.subplots"."""
+    nodes = (node for statement in top_level(cell) for node in ast.walk(statement))
+    return [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+
+
 def cell_claims(cell):
     """The rows that `claims.check` left in the outputs of one executed cell, in order."""
     marks = (output.get("metadata", {}).get("lowdim", {}) for output in cell.outputs)
@@ -161,7 +175,7 @@ def claim_problems(notebook):
     states but that never ran (a loop over nothing, a branch not taken), two with the same name."""
     problems = []
     for number, cell in enumerate(code_cells(notebook), start=1):
-        stated, recorded = cell.source.count("claims.check("), len(cell_claims(cell))
+        stated, recorded = calls(cell).count("claims.check"), len(cell_claims(cell))
         if recorded < stated:
             problems.append(f"code cell {number} states {stated} claims, but {recorded} of them ran")
     rows = claim_rows(notebook)

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tools import sources
+from tools.sources import calls, code_cells, top_level
 
 CHAPTERS = sources.chapters()
 MAX_LINES = 15
@@ -16,23 +17,6 @@ NOT_PROSE = re.compile(r"^\s*(#|```|~~~|:::|\+\+\+|\$\$|---|\||<|%|:\w+:)")
 @pytest.fixture(scope="module", params=CHAPTERS, ids=lambda source: source.name)
 def chapter(request):
     return request.param.read()
-
-
-def code_cells(notebook):
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def top_level(cell):
-    """The statements of a cell that run when it does: not those inside functions and classes."""
-    lines = [line for line in cell.source.splitlines() if not line.startswith(("%", "!"))]
-    body = ast.parse("\n".join(lines)).body
-    return [node for node in body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
-
-
-def calls(cell):
-    """What a cell calls at its top level, as dotted names such as "plt.subplots"."""
-    nodes = (node for statement in top_level(cell) for node in ast.walk(statement))
-    return [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
 
 
 def first_line(cell):

@@ -97,6 +97,7 @@ def claiming(source, *outputs):
 def test_a_ledger_is_whole_when_every_stated_claim_ran_and_holds():
     assert claiming("claims.check(1)\nclaims.check(2)", claim("a"), claim("b")) == []
     assert claiming("for k in ks:\n    claims.check(k)", claim("a"), claim("b"), claim("c")) == []
+    assert claiming("def helper():\n    claims.check(1)\nclaims.check(2)", claim("a")) == []
 
 
 @pytest.mark.parametrize(
