@@ -86,7 +86,8 @@ class PublishedValue(SphinxRole):
     """`{glue:text}` in an export, where no cell has run: only the name is known while reading."""
 
     def run(self):
-        return [published_value(self.text, self.text, key=self.text.split(":")[0].strip())], []
+        key = re.split(r"(?<!:):(?!:)", self.text)[0].strip()  # what follows a single colon is a format
+        return [published_value(self.text, self.text, key=key)], []
 
 
 class NotebookBuilder(Builder):
@@ -325,7 +326,7 @@ class Writer:
             return []
         if kind in ADMONITIONS or isinstance(node, nodes.admonition):
             return self.admonition(node, level)
-        if kind.__name__ in ("HideCodeCellNode",) or isinstance(node, TRANSPARENT):
+        if kind.__name__ == "HideCodeCellNode" or isinstance(node, TRANSPARENT):
             return [*filter(None, [self.anchor(node)]), *self.blocks(node.children, level)]
         rule = getattr(self, f"block_{node.tagname}", None)
         if rule is None:
@@ -344,7 +345,8 @@ class Writer:
         text = self.anchor(node) + self.inline(node).strip()
         return [OPENS_A_BLOCK.sub(lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[0]}", text)]
 
-    block_rubric = lambda self, node, level: [f"**{self.inline(node)}**"]  # noqa: E731
+    def block_rubric(self, node, level):
+        return [f"**{self.inline(node)}**"]
 
     def block_math_block(self, node, level):
         text = "\n".join(line for line in node.astext().splitlines() if not line.lstrip().startswith("%"))
