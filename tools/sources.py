@@ -172,16 +172,18 @@ def claim_rows(notebook):
 
 def claim_problems(notebook):
     """What is wrong with the claims of an executed notebook, as sentences: a claim that failed, one that the code
-    states but that never ran (a loop over nothing, a branch not taken), two with the same name."""
+    states but that never ran (a loop over nothing, a branch not taken), two with names that cannot be told apart."""
     problems = []
     for number, cell in enumerate(code_cells(notebook), start=1):
         stated, recorded = calls(cell).count("claims.check"), len(cell_claims(cell))
         if recorded < stated:
             problems.append(f"code cell {number} states {stated} claims, but {recorded} of them ran")
     rows = claim_rows(notebook)
-    names = [row["name"] for row in rows]
+    anchors = [row["anchor"] for row in rows]
     problems += [
-        f"the claim “{name}” is made more than once" for name in sorted({n for n in names if names.count(n) > 1})
+        f"the claim “{row['name']}” has the same place on the page as another: give it another name"
+        for row in rows
+        if anchors.count(row["anchor"]) > 1
     ]
     problems += [f"the claim “{row['name']}” does not hold" for row in rows if row["verdict"] != "holds"]
     return problems if rows else [*problems, "it makes no claim at all"]

@@ -11,6 +11,7 @@ import html
 import math
 import os
 import re
+import unicodedata
 from dataclasses import asdict, dataclass
 
 from IPython.display import display
@@ -44,8 +45,9 @@ class Claim:
 
     @property
     def anchor(self):
-        """The id of this claim's line in its page."""
-        return "claim-" + re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+        """The id of this claim's line in its page: its name in plain letters and digits (y² becomes y2)."""
+        plain = unicodedata.normalize("NFKD", self.name.lower())
+        return "claim-" + re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
     def row(self):
         """The claim as plain data that survives JSON (infinities become text)."""

@@ -133,3 +133,10 @@ def test_the_sphere_projects_points_in_front_and_behind():
     screen, front = project(np.array([[0, -1, 0], [0, 1, 0], [1, 0, 0]]))
     assert front.tolist() == [False, True, True] and screen[2].tolist() == [1.0, 0.0]
     plt.close(fig)
+
+
+def test_names_that_differ_in_signs_only_have_different_places():
+    def anchor(name):
+        return claims.Claim(name, 1.0, 1.0, None, 0.1, "≈", "here", True).anchor
+
+    assert anchor("overlap with T(y) = y²") == "claim-overlap-with-t-y-y2" != anchor("overlap with T(y) = y")
