@@ -120,13 +120,17 @@ def arc_cosine(bias=0.0):
     With q = ⟨x, y⟩/d + bias² (also for x, x and y, y) and cos θ = q(x, y)/√(q(x, x) q(y, y)) it equals
     √(q(x, x) q(y, y)) (sin θ + (π − θ) cos θ)/(2π) (Cho and Saul, 2009).
     """
+    bias = checks.not_negative("bias", bias)
 
-    def function(size, cosine):
-        cosine = cosine.clamp(-1, 1)
+    def function(x, y):
+        d = x.shape[-1]
+        left, right = (v.square().sum(-1) / d + bias**2 for v in (x, y))
+        size = (left[..., :, None] * right[..., None, :]).sqrt()
+        cosine = ((x @ y.mT / d + bias**2) / size.clamp(min=torch.finfo(x.dtype).tiny)).clamp(-1, 1)
         angle = torch.arccos(cosine)
         return size * (torch.sin(angle) + (math.pi - angle) * cosine) / (2 * math.pi)
 
-    return _conjugate(function, bias, "arc-cosine")
+    return Kernel("arc-cosine", "", function)
 
 
 def arc_sine(bias=0.0):
@@ -143,18 +147,6 @@ def arc_sine(bias=0.0):
         return 2 / math.pi * torch.arcsin(2 * q / (left[..., :, None] * right[..., None, :]).sqrt())
 
     return Kernel("arc-sine", "", function)
-
-
-def _conjugate(of_size_and_cosine, bias, name):
-    bias = checks.not_negative("bias", bias)
-
-    def function(x, y):
-        d = x.shape[-1]
-        left, right = (v.square().sum(-1) / d + bias**2 for v in (x, y))
-        size = (left[..., :, None] * right[..., None, :]).sqrt()
-        return of_size_and_cosine(size, (x @ y.mT / d + bias**2) / size.clamp(min=torch.finfo(x.dtype).tiny))
-
-    return Kernel(name, "", function)
 
 
 NAMED = {
@@ -265,7 +257,8 @@ def random_features(x, y, features, activation="relu", *, bias=0.0, ridges=None,
 
     x, y        inputs [n, d] and labels [n]; either may have a leading runs axis
     features    the number N of random features, w_ij ~ N(0, 1/d) and b_i ~ N(0, bias²), drawn from `seed`; or a
-                `nets.TwoLayer`, whose first layer is used as it is (σ, bias and seed then say nothing)
+                `nets.TwoLayer`, whose first layer is used as it is, on its device (σ, bias, seed and device then say
+                nothing)
     activation  σ: a name, a `Link` or a function
     Other arguments as in `ridge`. Returns a `RandomFeaturesFit`. Features are computed block by block: only the
     min(n, N)² Gram matrix is held.

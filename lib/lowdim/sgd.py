@@ -110,7 +110,7 @@ def one_step(network, x, y, eta):
             f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they must be [n, {network.d}] and [n], "
             "with a leading runs axis or without"
         )
-    eta = torch.as_tensor(eta, device=place, dtype=torch.float64)
+    eta = torch.as_tensor(checks.finite("eta", eta) if np.ndim(eta) == 0 else eta, device=place, dtype=torch.float64)
     n, width, total = x.shape[-2], network.width, 0.0
     lead = max(1, network.weights[..., 0, 0].numel(), x[..., 0, 0].numel())
     for i in bar(range(0, n, max(1, BLOCK // (width * lead))), "gradient"):

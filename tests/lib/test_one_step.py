@@ -36,6 +36,8 @@ def test_steps_of_several_sizes_and_shared_data():
     torch.testing.assert_close(both.weights[1], sgd.one_step(network, x, y, 2.0).weights[1])
     with pytest.raises(ValueError, match="x has shape"):
         sgd.one_step(network, x[:, :3], y, 1.0)
+    with pytest.raises(ValueError, match="eta is nan"):
+        sgd.one_step(network, x, y, math.nan)
 
 
 def test_bulk_is_normalised_and_is_what_a_random_matrix_shows():
