@@ -73,9 +73,7 @@ def print_chapters(site, selected):
                 margin=MARGINS,
                 display_header_footer=True,
                 header_template="<span></span>",
-                footer_template=FOOTER.format(
-                    title=page.locator("article h1").first.evaluate("h => h.firstChild.data")
-                ),
+                footer_template=FOOTER.format(title=sources.title(source.read())),
                 tagged=True,
                 outline=True,
             )
