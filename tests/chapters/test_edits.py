@@ -106,6 +106,41 @@ EDITS = [
         "target is 'sine'; did you mean 'sin'",
     ),
     Edit("information_exponent", "    c=[0.1, 1.0],\n", "    c=0.1,\n", "c is 0.1; it must be a list of values"),
+    Edit("lazy_barrier", 'sign = targets.get("noisy_sign")', 'sign = targets.get("sign")', RUNS),
+    Edit("lazy_barrier", "rng.standard_normal((16, 200, 20))", "rng.standard_normal((16, 60, 20))", RUNS),
+    Edit(
+        "lazy_barrier",
+        'fit = kernels.kernel_ridge(x, y, "arc-cosine", ridges=lambdas)',
+        'fit = kernels.kernel_ridge(x, y, "arccosine", ridges=lambdas)',
+        "kernel is 'arccosine'; .*arc-cosine",
+    ),
+    Edit(
+        "lazy_barrier",
+        'fit = kernels.kernel_ridge(x, y, "arc-cosine", ridges=lambdas)',
+        'fit = kernels.kernel_ridge(x, y, "arc-cosine", ridges=-lambdas)',
+        "(?s)ridges is .* it must be a number > 0",
+    ),
+    Edit(
+        "lazy_barrier",
+        'nets.two_layer(20, int(N), "relu"',
+        'nets.two_layer(30, int(N), "relu"',
+        "x has dimension 20; the network takes inputs of dimension 30",
+    ),
+    Edit(
+        "statistical_queries",
+        'queries.Oracle("h3", d, 1e-12, answers="random"',
+        'queries.Oracle("h33", d, 1e-12, answers="random"',
+        "target is 'h33'; did you mean 'h3'",
+    ),
+    Edit("statistical_queries", "d, powers_of_d = 256,", "d, powers_of_d = 64,", RUNS),
+    Edit("statistical_queries", "d, powers_of_d = 256,", "d, powers_of_d = 0,", "d is 0; it must be"),
+    Edit("statistical_queries", '    "He4": "He4",\n', '    "He4": "square",\n', RUNS),
+    Edit(
+        "statistical_queries",
+        "g20 = queries.superorthogonal(2, 2)",
+        "g20 = queries.superorthogonal(5, 5)",
+        "I is 5",
+    ),
 ]
 
 
