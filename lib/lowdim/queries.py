@@ -273,12 +273,14 @@ class LabelMoments:
     mass   [bins]                probabilities of the bins
     means  [bins, degree + 1]    E[h_k(z) | y in the bin]
     below  [bins − 1, degree+1]  E[h_k(z) 1{y ≤ c}] at the edges
+    labels [bins]                a label from the middle of each bin
     """
 
     edges: np.ndarray
     mass: np.ndarray
     means: np.ndarray
     below: np.ndarray
+    labels: np.ndarray
 
     @property
     def strength(self):
@@ -321,9 +323,9 @@ class LabelMoments:
         constant on the bins.
         """
         alpha = checks.positive("alpha", alpha)
-        inner = (self.edges[1:] + self.edges[:-1]) / 2
-        points = np.concatenate([self.edges[:1], inner, self.edges[-1:]])
-        t = functions.vectorised(transform, "transform").numpy(points)
+        if self.means.shape[1] < 3:
+            raise ValueError("the moments were computed up to degree 1; spectral_overlap needs degree ≥ 2")
+        t = functions.vectorised(transform, "transform").numpy(self.labels)
         t = t - self.mass @ t if centre else t
         second = 1 + math.sqrt(2) * self.means[:, 2]  # E[z² | bin]
         top, width = t.max(), max(float(np.ptp(t)), 1e-12)
@@ -384,7 +386,7 @@ def label_moments(f, degree=8, *, noise=0.0, bins=None):
         edges, below = np.delete(edges, drop), np.delete(below, drop, axis=0)
         parts = np.diff(np.concatenate([np.zeros_like(total), below, total]), axis=0)
     mass = parts[:, 0]
-    return LabelMoments(edges, mass, parts / mass[:, None], below)
+    return LabelMoments(edges, mass, parts / mass[:, None], below, _middle_labels(function, noise, edges))
 
 
 def generative_exponent(f, max_degree=8, noise=0.0):
@@ -429,15 +431,29 @@ def _finite_values(function, z):
     return values
 
 
-def _label_edges(function, noise, bins):
-    """About `bins` − 1 levels that cut the labels into pieces; every atom of their law gets a piece of its own."""
-    count = 16 * bins
+def _spread_labels(function, noise, count):
+    """Sorted labels of `count` points z (64 times as many with noise) that cover the tails too."""
     values = _finite_values(function, SPREAD * ndtri((np.arange(count) + 0.5) / count))
     if noise:
         shifts = SPREAD * noise * ndtri((np.arange(64) + 0.5) / 64)
         values = (values[:, None] + shifts).ravel()
-    values = np.sort(values)
-    apart = np.diff(values) > 1e-12 * max(1.0, abs(values[0]), abs(values[-1]))
+    return np.sort(values)
+
+
+def _middle_labels(function, noise, edges):
+    """For each bin the median of the labels that fall into it; the middle of the bin where none does. [bins]"""
+    values = _spread_labels(function, noise, 16 * (len(edges) + 1))
+    first = np.concatenate([[0], np.searchsorted(values, edges, side="right")])
+    last = np.concatenate([first[1:], [len(values)]])
+    ends = np.concatenate([edges[:1], edges, edges[-1:]])
+    middle = (ends[1:] + ends[:-1]) / 2 if len(edges) else values[:1]
+    return np.where(last > first, values[np.minimum((first + last) // 2, len(values) - 1)], middle)
+
+
+def _label_edges(function, noise, bins):
+    """About `bins` − 1 levels that cut the labels into pieces; every atom of their law gets a piece of its own."""
+    values = _spread_labels(function, noise, 16 * bins)
+    apart = np.diff(values) > 1e-12 * np.abs(values).max()
     gaps = np.flatnonzero(apart)
     if not len(gaps):
         return np.empty(0)

@@ -172,6 +172,7 @@ GENERATIVE = {
     "wave": (lambda z: np.cos(2 * z), 2),
     "cubic with two humps": (lambda z: z**3 - 3 * z + 0.2 * z**2, 1),
     "large and small": (lambda z: 1e6 + 1e3 * z**2, 2),
+    "tiny": (lambda z: 1e-15 * z**2, 2),
     "constant": (lambda z: 0 * z + 1.0, math.inf),
 }
 
@@ -246,6 +247,14 @@ def test_label_moments_of_the_sign():
     np.testing.assert_allclose(
         moments.means[1], [1, math.sqrt(2 / math.pi), 0, -1 / math.sqrt(3 * math.pi)], atol=1e-12
     )
+
+
+@pytest.mark.parametrize("name", ["sign", "tanh", "He3", "bump"])
+def test_middle_labels_lie_in_their_bins(name):
+    moments = queries.label_moments(name, 2)
+    assert (np.digitize(moments.labels, moments.edges, right=True) == np.arange(len(moments.mass))).all()
+    if name == "sign":
+        assert moments.labels.tolist() == [-1.0, 1.0]
 
 
 @pytest.mark.parametrize("noise", [0.25, 1.0])
@@ -527,6 +536,7 @@ BAD = [
     (lambda: queries.label_moments("tanh", bins=[1.0, 0.0]), "bins is not an increasing list"),
     (lambda: queries.label_moments("tanh", 2).transform(3), "k is 3"),
     (lambda: queries.label_moments("sign", 2).spectral_transform(2), "vanishes"),
+    (lambda: queries.label_moments("sign", 1).spectral_overlap(np.tanh, 2), "needs degree ≥ 2"),
     (lambda: queries.superorthogonal(0, 1), "K is 0"),
     (lambda: queries.superorthogonal(4, 2), "K is 4 and I is 2"),
     (lambda: queries.superorthogonal(2, 4), "constructs one only for"),
