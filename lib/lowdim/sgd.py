@@ -1,5 +1,7 @@
 """Gradient trainers in d dimensions. All repetitions train at once, as one tensor program with a leading runs axis."""
 
+import math
+
 import numpy as np
 import torch
 
@@ -87,6 +89,39 @@ def spherical_gradient(target, w, n, *, student=None, loss="correlation", seed=0
             seen += block
             progress.update(block)
     return devices.to_host(total / n)
+
+
+def one_step(network, x, y, eta):
+    r"""One full-batch gradient step on the first layer of a two-layer network: the network with the weights
+
+        W_1 = W_0 + η √N G,     G = −∂/∂W (1/2n) Σ_i (y_i − f(x_i))² = (1/(n√N)) Σ_i (y_i − f(x_i)) (a ⊙ σ'(h_i)) x_iᵀ,
+
+    with h_i = W_0 x_i + b. Every neuron moves by a distance of order η |a_i|: with a_i ~ N(0, 1/N) (`nets.two_layer`)
+    the change of W has operator norm Θ(η), and it changes each row by Θ(1) when η = Θ(√N).
+
+    network  a `nets.TwoLayer`, of one or `runs` networks; biases and outputs stay as they are
+    x, y     inputs [n, d] and labels [n], shared by all runs or with a leading runs axis
+    eta      step size η ≥ 0; a tensor or array [runs] gives every run its own
+    """
+    place = network.weights.device
+    x, y = (torch.as_tensor(v).to(device=place, dtype=torch.float64) for v in (x, y))
+    if x.ndim not in (2, 3) or x.shape[-1] != network.d or y.shape[-1:] != x.shape[-2:-1]:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they must be [n, {network.d}] and [n], "
+            "with a leading runs axis or without"
+        )
+    eta = torch.as_tensor(eta, device=place, dtype=torch.float64)
+    n, width, total = x.shape[-2], network.width, 0.0
+    lead = max(1, network.weights[..., 0, 0].numel(), x[..., 0, 0].numel())
+    for i in bar(range(0, n, max(1, BLOCK // (width * lead))), "gradient"):
+        part = x[..., i : i + max(1, BLOCK // (width * lead)), :]
+        h = part @ network.weights.mT + network.biases[..., None, :]
+        f = network.activation.torch(h) @ network.outputs[..., None] / math.sqrt(width)
+        residual = y[..., i : i + part.shape[-2], None] - f
+        g = residual * network.activation.derivative(h) * network.outputs[..., None, :]
+        total = total + g.mT @ part
+    # η√N · 1/(n√N): the two factors √N cancel.
+    return network.with_weights(network.weights + eta[..., None, None] * total / n)
 
 
 def _compiled(problem, w, teacher, generator):

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import ks_2samp
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lowdim import compiled, exact, flow, links, problem, results, sgd, targets
+from lowdim import compiled, exact, flow, kernels, links, nets, problem, results, sgd, targets
 
 TRAINERS = {"sgd": sgd.online_sgd, "exact": exact.online_sgd, "flow": flow.online_sgd}
 SIMULATORS = {name: TRAINERS[name] for name in ("sgd", "exact")}
@@ -318,6 +318,30 @@ def test_every_trainer_stays_on_its_device(trainer, settings):
         result = TRAINERS[trainer](d=16, steps=40, lr=0.01, runs=3, device="meta", **settings)
     shape = (3, len(result.samples)) if p.directions == 1 else (3, len(result.samples), p.directions)
     assert result.overlaps.device.type == "meta" and tuple(result.overlaps.shape) == shape
+
+
+REGRESSIONS = {
+    "ridge, primal": lambda x, y: kernels.ridge(x, y, device="meta"),
+    "ridge, dual": lambda x, y: kernels.ridge(x.mT, y[..., :8], intercept=True, device="meta"),
+    "ridge, one parameter": lambda x, y: kernels.ridge(x, y, ridges=0.1, device="meta"),
+    "kernel ridge": lambda x, y: kernels.kernel_ridge(x, y, "arc-cosine", device="meta"),
+    "kernel ridge, one parameter": lambda x, y: kernels.kernel_ridge(x, y, ridges=1.0, intercept=True, device="meta"),
+    "random features": lambda x, y: kernels.random_features(x, y, 12, "tanh", bias=1.0, device="meta"),
+    "trained features": lambda x, y: kernels.random_features(
+        x, y, sgd.one_step(nets.two_layer(8, 40, runs=3, device="meta"), x, y, 2.0), intercept=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_every_regression_stays_on_its_device(name):
+    """The same audit for networks, gradient steps, ridge regressions and their predictions, with a runs axis."""
+    x, y = torch.zeros(3, 20, 8, device="meta"), torch.zeros(3, 20, device="meta")
+    with NoHostReads():
+        fit = REGRESSIONS[name](x, y)
+        predictions = fit.predict(x.mT if "dual" in name else x)
+    assert predictions.device.type == "meta" and tuple(predictions.shape) == (3, 8 if "dual" in name else 20)
+    assert fit.ridge.device.type == "meta" and tuple(fit.ridge.shape) == (3,)
 
 
 def test_the_audit_is_able_to_fail():
