@@ -9,10 +9,9 @@ import difflib
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
-from lowdim import checks, functions, hermite, links
+from lowdim import checks, functions, hermite, links, polynomials
 
 
 @dataclass(frozen=True)
@@ -93,22 +92,6 @@ def resolve(target):
     return custom(target)
 
 
-def superorthogonal_coefficients():
-    """Orthonormal coefficients [21] of an even degree-20 polynomial g with E[g^i h_k] = 0 for k = 1, 2 and i = 1, 2.
-
-    On even degrees 4, 6, …, 20 the quadratic form E[g² He_2] has the tridiagonal matrix with 2j on the diagonal and
-    √((j+1)(j+2)) beside it. Degree 20 is the first at which it has a negative eigenvalue λ_−; with the smallest
-    positive one λ_+ and unit eigenvectors v_±, the vector √λ_+ v_− + √(−λ_−) v_+ makes the form vanish.
-    """
-    degrees = np.arange(4, 21, 2)
-    beside = np.sqrt((degrees[:-1] + 1.0) * (degrees[:-1] + 2.0))
-    eigenvalues, vectors = np.linalg.eigh(np.diag(2.0 * degrees) + np.diag(beside, 1) + np.diag(beside, -1))
-    mixed = math.sqrt(eigenvalues[1]) * vectors[:, 0] + math.sqrt(-eigenvalues[0]) * vectors[:, 1]
-    alpha = np.zeros(21)
-    alpha[degrees] = mixed / np.linalg.norm(mixed) * np.sign(mixed[0])
-    return alpha
-
-
 def _single(name, latex, link, information_exponent, generative_exponent):
     return Target(name, latex, 1, link.vectorised, information_exponent, generative_exponent, link)
 
@@ -164,9 +147,8 @@ def _catalogue():
     yield _single("sin", r"\sin(z)", links.Link("sin", latex=r"\sin(z)"), 1, 1)
     yield _single("relu", r"\max(z, 0)", links.relu(), 1, 1)
     yield _single("bump", "z^2 e^{-z^2}", links.Link("bump", latex="z^2 e^{-z^2}"), 4, 4)
-    alpha = superorthogonal_coefficients()
     latex = r"\textstyle\sum_{j=2}^{10} c_{2j}\, h_{2j}(z)"
-    yield _single("superorthogonal", latex, links.polynomial(alpha, latex), 4, 2)
+    yield _single("superorthogonal", latex, polynomials.superorthogonal(2, 2).scaled(latex), 4, 2)
     yield _multi("linear+abs", "h_1 + |h_2|", 2, lambda h: h[..., 0] + h[..., 1].abs(), 1, 1)
     yield _multi(
         "quadratic",
