@@ -71,6 +71,22 @@ def online_sgd(
     return _integrate(problem, table, times, start_tensor(problem, start, generator, options))
 
 
+def velocity(target, d, lr, m, *, student=None, loss="correlation", lookahead=0.0, variant="look-ahead", noise=True):
+    """The right-hand side dm/dt of the population ODE at overlaps m (a number or an array [n]), per sample.
+
+    noise=False leaves out the second term, so that γ·drift(m) remains. Other arguments as in `online_sgd`.
+    """
+    problem = prepare(target, d, 1, lr, 1, student, loss, lookahead, 2, None, variant)
+    if problem.directions > 1 or problem.target.is_noisy:
+        raise ValueError(f"target is {problem.target.name!r}; the flow takes one direction, without label noise")
+    m = np.asarray(m, dtype=float)
+    if not (np.abs(m) <= 1).all():
+        raise ValueError(f"m is {m!r}; overlaps lie in [−1, 1]")
+    drift, square = _product_rule(problem, m.ravel())
+    shrink = 0.5 * problem.lr**2 * (problem.d - 1) * square * m.ravel() if noise else 0.0
+    return (problem.lr * drift - shrink).reshape(m.shape)
+
+
 def full_batch(target, alpha, lr, *, reuse=True, student=None, loss="correlation", start=0.0):
     r"""The two-step cavity prediction for `sgd.full_batch`: magnetisations ⟨w_t, w*⟩ [3] at t = 0, 1, 2 for d → ∞.
 
@@ -145,20 +161,26 @@ def _series_averages(f, sigma, loss):
 
 
 def _product_averages(problem):
-    """Averages by a product rule over (z, u), tabulated in m. |x|² is replaced by its mean d."""
+    """Averages by a product rule, tabulated in m."""
+    table = np.linspace(-1, 1, PRODUCT_TABLE_SIZE)
+    drift, noise = _product_rule(problem, table)
+    return lambda m: np.interp(m, table, drift), lambda m: np.interp(m, table, noise)
+
+
+def _product_rule(problem, overlaps):
+    """drift and C at the given overlaps [n] by a product rule over (z, u). |x|² is replaced by its mean d."""
     nodes, weights = _composite_rule()
     z, u = (torch.as_tensor(a) for a in np.meshgrid(nodes, nodes, indexing="ij"))
     weight = torch.as_tensor(np.outer(weights, weights))
     y = problem.target.labels(z)
     length = torch.full_like(z, float(problem.d))
-    table = np.linspace(-1, 1, PRODUCT_TABLE_SIZE)
-    drift, noise = np.empty_like(table), np.empty_like(table)
-    for i, m in enumerate(bar(table, "averages over (z, h)")):
+    drift, noise = np.empty(len(overlaps)), np.empty(len(overlaps))
+    for i, m in enumerate(bar(overlaps, "averages over (z, h)")):
         h = m * z + (1 - m**2) ** 0.5 * u
         g = problem.gradient_factor(y, h, length)
         drift[i] = float((weight * g * (z - h * m)).sum())
         noise[i] = float((weight * g**2).sum())
-    return lambda m: np.interp(m, table, drift), lambda m: np.interp(m, table, noise)
+    return drift, noise
 
 
 def _composite_rule():
