@@ -78,8 +78,8 @@ def full_batch(
 
         X u = Σ_l v_l ⟨Xᵀ v_l, u⟩ + (I − Σ_l v_l v_lᵀ) ξ,     ξ ~ N(0, I_n),
 
-    and the same holds with both sides exchanged. Memory and time are of order runs · (n + d) · steps, so that d = 10⁶ is
-    within reach. Same arguments and result as `sgd.full_batch`.
+    and the same holds with both sides exchanged. Memory and time are of order runs · (n + d) · steps, so that d = 10⁶
+    is within reach. Same arguments and result as `sgd.full_batch`.
     """
     problem, n = prepare_batch(target, d, n, steps, lr, runs, student, loss)
     place = devices.resolve(device)
@@ -109,7 +109,7 @@ class _Batch:
 
     def __init__(self, runs, n, d, generator, options):
         self.generator, self.options = generator, options
-        # Orthonormal queries u [runs, k, d] with answers X u [runs, k, n]; v [runs, l, n] with answers Xᵀ v [runs, l, d].
+        # Orthonormal queries u [runs, k, d] with answers X u [runs, k, n]; v [runs, l, n] with Xᵀ v [runs, l, d].
         self.u, self.xu = torch.empty(runs, 0, d, **options), torch.empty(runs, 0, n, **options)
         self.v, self.xv = torch.empty(runs, 0, n, **options), torch.empty(runs, 0, d, **options)
 
@@ -146,7 +146,7 @@ def _combine(coefficients, rows):
 
 
 def _split(vector, basis):
-    """Coefficients of `vector` in the orthonormal rows of `basis`, the unit vector of its rest (0 if none), its length."""
+    """Coefficients of `vector` in the orthonormal rows of `basis`, the unit vector of its rest or 0, and its length."""
     coefficients = _inner(basis, vector)
     rest = vector - _combine(coefficients, basis)
     # Once is not enough: rounding leaves a part along the basis, which a second projection removes.
