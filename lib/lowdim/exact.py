@@ -55,6 +55,7 @@ def online_sgd(
     return simulate(problem, start, seed, place)
 
 
+@devices.one_thread()
 def full_batch(
     target,
     d,

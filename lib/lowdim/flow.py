@@ -87,6 +87,7 @@ def velocity(target, d, lr, m, *, student=None, loss="correlation", lookahead=0.
     return (problem.lr * drift - shrink).reshape(m.shape)
 
 
+@devices.one_thread()
 def full_batch(target, alpha, lr, *, reuse=True, student=None, loss="correlation", start=0.0):
     r"""The two-step cavity prediction for `sgd.full_batch`: magnetisations ⟨w_t, w*⟩ [3] at t = 0, 1, 2 for d → ∞.
 
@@ -167,6 +168,7 @@ def _product_averages(problem):
     return lambda m: np.interp(m, table, drift), lambda m: np.interp(m, table, noise)
 
 
+@devices.one_thread()
 def _product_rule(problem, overlaps):
     """drift and C at the given overlaps [n] by a product rule over (z, u). |x|² is replaced by its mean d."""
     nodes, weights = _composite_rule()

@@ -211,7 +211,7 @@ def train_two_layer(network, target, samples, *, eta, interpolation, reuse=True,
     lead = w.shape[:-2]
     w = torch.nn.functional.normalize(w, dim=-1)
     kept, seen = [], 0
-    with bar(label=f"two-layer network, d={d}", total=int(moments[-1])) as progress:
+    with devices.one_thread(), bar(label=f"two-layer network, d={d}", total=int(moments[-1])) as progress:
         for moment in moments:
             while seen < moment:
                 block = int(min(moment - seen, 4096, max(1, BLOCK // (d * max(1, lead.numel())))))
