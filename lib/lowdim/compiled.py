@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from lowdim import hermite, links
+from lowdim import hermite, links, problem
 
 HERMITE, RELU, TANH, ERF, ABS, SIGN, SIN, COS, BUMP = range(len(links.FAMILIES))
+LOOK_AHEAD, TWO_STEPS, SHARPNESS_AWARE = range(len(problem.VARIANTS))
 MOST_TERMS = 64
 
 
@@ -21,6 +22,7 @@ class Rule(NamedTuple):
 
     lr: float
     lookahead: float
+    variant: int
     square: bool
     code: int
     parameters: np.ndarray
@@ -50,10 +52,11 @@ def encode(link):
     return links.FAMILIES.index(link.family), parameters, slopes if len(slopes) else np.zeros(1)
 
 
-def make_rule(problem):
-    """The `Rule` of a problem whose student is compilable."""
-    stop = math.inf if problem.stop_at is None else problem.stop_at
-    return Rule(problem.lr, problem.lookahead, problem.loss == "square", *encode(problem.link), stop)
+def make_rule(p):
+    """The `Rule` of a `problem.Problem` whose student is compilable."""
+    stop = math.inf if p.stop_at is None else p.stop_at
+    variant = problem.VARIANTS.index(p.variant)
+    return Rule(p.lr, p.lookahead, variant, p.loss == "square", *encode(p.link), stop)
 
 
 # Stands for "the labels were computed outside": by any function, noisy, or of several directions.
@@ -104,7 +107,7 @@ def value(code, parameters, z):
     if code == ERF:
         return math.erf(parameters[0] * z)
     if code == ABS:
-        return abs(z)
+        return abs(z + parameters[0])
     if code == SIGN:
         return 0.0 if z == 0 else math.copysign(1.0, z)
     if code == SIN:
@@ -126,7 +129,7 @@ def slope(code, parameters, slopes, z):
     if code == ERF:
         return 2.0 * parameters[0] / math.sqrt(math.pi) * math.exp(-((parameters[0] * z) ** 2))
     if code == ABS:
-        return 0.0 if z == 0 else math.copysign(1.0, z)
+        return 0.0 if z + parameters[0] == 0 else math.copysign(1.0, z + parameters[0])
     if code == SIGN:
         return 0.0
     if code == SIN:
@@ -138,13 +141,16 @@ def slope(code, parameters, slopes, z):
 
 @numba.njit(cache=True)
 def gradient_factor(rule, label, h, squared_x):
-    """g = e(h̃) σ'(h̃) with h̃ = h + ρ |x|² e(h) σ'(h); see `problem.Problem`."""
+    """The factor g of `problem.Problem`, for one sample."""
     residual = label - value(rule.code, rule.parameters, h) if rule.square else label
     g = residual * slope(rule.code, rule.parameters, rule.slopes, h)
     if rule.lookahead > 0:
         ahead = h + rule.lookahead * squared_x * g
+        if rule.variant == SHARPNESS_AWARE:
+            ahead = h if g == 0 else h - math.copysign(rule.lookahead * math.sqrt(squared_x), g)
         residual = label - value(rule.code, rule.parameters, ahead) if rule.square else label
-        g = residual * slope(rule.code, rule.parameters, rule.slopes, ahead)
+        first = g if rule.variant == TWO_STEPS else 0.0
+        g = first + residual * slope(rule.code, rule.parameters, rule.slopes, ahead)
     return g
 
 

@@ -1,5 +1,6 @@
 """Where tensors live: device and generator choice. CUDA if present, else CPU; `LOWDIM_DEVICE` overrides."""
 
+import contextlib
 import os
 
 import torch
@@ -33,6 +34,21 @@ def generator(device, seed):
     if device.type == "meta":
         return None
     return torch.Generator(device=device).manual_seed(seed)
+
+
+@contextlib.contextmanager
+def one_thread():
+    """Run torch's CPU operations in one thread inside: for long sequences of small operations.
+
+    Two threads that wait for each other after every small operation cost far more than they save, above all on a
+    machine that is busy with something else.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def to_host(tensor):

@@ -17,7 +17,7 @@ import torch
 
 from lowdim import checks, compiled, results
 from lowdim import device as devices
-from lowdim.problem import prepare, start_overlaps, start_tensor
+from lowdim.problem import prepare, prepare_batch, start_overlaps, start_tensor
 from lowdim.progress import bar
 
 # Random numbers drawn at once: large enough to amortise Python, small enough to stay in the cache (8 MB).
@@ -34,6 +34,7 @@ def online_sgd(
     student=None,
     loss="correlation",
     lookahead=0.0,
+    variant="look-ahead",
     seed=0,
     device=None,
     records=64,
@@ -46,12 +47,116 @@ def online_sgd(
     (and every polynomial) run in compiled code; any other student, and every other device, runs through torch. With
     device=None compiled code is preferred even where there is a GPU: a chain of tiny steps is faster there.
     """
-    problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at)
+    problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at, variant)
     can_compile = compiled.is_compilable(problem.link)
     place = devices.resolve(device, prefer="cpu" if can_compile else None)
     seed = checks.whole_number("seed", seed, least=0)
     simulate = _compiled if place.type == "cpu" and can_compile else _tensor_program
     return simulate(problem, start, seed, place)
+
+
+@devices.one_thread()
+def full_batch(
+    target,
+    d,
+    n,
+    steps,
+    lr,
+    *,
+    reuse=True,
+    runs=16,
+    student=None,
+    loss="correlation",
+    seed=0,
+    device=None,
+    start=None,
+):
+    r"""Full-batch gradient descent with the exact law of `sgd.full_batch`, but without its n × d matrices.
+
+    Descent asks its Gaussian batch X ∈ R^{n×d} for a few products only: X w and Xᵀ r, twice a step. Given the earlier
+    answers, a new one is Gaussian with a known mean: for orthonormal queries u_k (answers X u_k) and v_l (answers
+    Xᵀ v_l), a new unit vector u ⟂ u_1, u_2, … has
+
+        X u = Σ_l v_l ⟨Xᵀ v_l, u⟩ + (I − Σ_l v_l v_lᵀ) ξ,     ξ ~ N(0, I_n),
+
+    and the same holds with both sides exchanged. Memory and time are of order runs · (n + d) · steps, so that d = 10⁶
+    is within reach. Same arguments and result as `sgd.full_batch`.
+    """
+    problem, n = prepare_batch(target, d, n, steps, lr, runs, student, loss)
+    place = devices.resolve(device)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    options = {"device": place, "dtype": torch.float64}
+    r = problem.directions
+    teacher = torch.eye(problem.d, r, **options)
+    m = start_tensor(problem, start, generator, options)
+    w = torch.randn(problem.runs, problem.d - r, generator=generator, **options)
+    w = w / torch.linalg.vector_norm(w, dim=1, keepdim=True) * (1 - m.square().sum(1, keepdim=True)).clamp(min=0).sqrt()
+    w = torch.cat([m, w], dim=1)
+    recorder = results.BatchRecorder(w, teacher)
+    batch = None
+    for _ in bar(range(problem.steps), "full batch, exactly"):
+        if batch is None or not reuse:
+            batch = _Batch(problem.runs, n, problem.d, generator, options)
+            z = torch.stack([batch.times(column.expand(problem.runs, -1)) for column in teacher.T], dim=-1)
+            xi = torch.randn(problem.runs, n, generator=generator, **options) if problem.target.is_noisy else None
+            y = problem.target.labels(z[..., 0] if r == 1 else z, xi)
+        g = problem.gradient_factor(y, batch.times(w), None)
+        w = recorder.step(w, w + problem.lr / n * batch.transposed_times(g))
+    return results.finish_batch([recorder], problem.d, n, problem.lr)
+
+
+class _Batch:
+    """Gaussian matrices X [runs, n, d] that exist only through the products that were asked for."""
+
+    def __init__(self, runs, n, d, generator, options):
+        self.generator, self.options = generator, options
+        # Orthonormal queries u [runs, k, d] with answers X u [runs, k, n]; v [runs, l, n] with Xᵀ v [runs, l, d].
+        self.u, self.xu = torch.empty(runs, 0, d, **options), torch.empty(runs, 0, n, **options)
+        self.v, self.xv = torch.empty(runs, 0, n, **options), torch.empty(runs, 0, d, **options)
+
+    def times(self, w):
+        """X w [runs, n] for w [runs, d]."""
+        coefficients, u, length = _split(w, self.u)
+        xu = _combine(_inner(self.xv, u), self.v) + self._fresh(self.v)
+        answer = _combine(coefficients, self.xu) + length * xu
+        self.u, self.xu = torch.cat([self.u, u[:, None]], 1), torch.cat([self.xu, xu[:, None]], 1)
+        return answer
+
+    def transposed_times(self, r):
+        """Xᵀ r [runs, d] for r [runs, n]."""
+        coefficients, v, length = _split(r, self.v)
+        xv = _combine(_inner(self.xu, v), self.u) + self._fresh(self.u)
+        answer = _combine(coefficients, self.xv) + length * xv
+        self.v, self.xv = torch.cat([self.v, v[:, None]], 1), torch.cat([self.xv, xv[:, None]], 1)
+        return answer
+
+    def _fresh(self, basis):
+        """Standard Gaussian vectors [runs, m], projected on the complement of the rows of `basis` [runs, k, m]."""
+        g = torch.randn(basis.shape[0], basis.shape[2], generator=self.generator, **self.options)
+        return g - _combine(_inner(basis, g), basis)
+
+
+def _inner(rows, vector):
+    """Inner products [runs, k] of rows [runs, k, m] with a vector [runs, m]."""
+    return (rows @ vector[..., None])[..., 0]
+
+
+def _combine(coefficients, rows):
+    """Σ_k c_k row_k [runs, m] for c [runs, k] and rows [runs, k, m]."""
+    return (coefficients[:, None, :] @ rows)[:, 0]
+
+
+def _split(vector, basis):
+    """Coefficients of `vector` in the orthonormal rows of `basis`, the unit vector of its rest or 0, and its length."""
+    coefficients = _inner(basis, vector)
+    rest = vector - _combine(coefficients, basis)
+    # Once is not enough: rounding leaves a part along the basis, which a second projection removes.
+    again = _inner(basis, rest)
+    rest = rest - _combine(again, basis)
+    length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
+    size = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
+    new = length > 1e-12 * size
+    return coefficients + again, torch.where(new, rest / length.clamp(min=1e-300), 0.0), torch.where(new, length, 0.0)
 
 
 # ---------------------------------------------------------------------------------------------- compiled, on the CPU

@@ -18,7 +18,7 @@ import torch
 
 from lowdim import checks, compiled, hermite, results
 from lowdim import device as devices
-from lowdim.problem import prepare, start_tensor
+from lowdim.problem import prepare, start_overlaps, start_tensor
 from lowdim.progress import bar
 
 # Terms of the power series. Polynomials need few; links with kinks converge slowly, but only near |m| = 1.
@@ -43,6 +43,7 @@ def online_sgd(
     student=None,
     loss="correlation",
     lookahead=0.0,
+    variant="look-ahead",
     seed=0,
     device=None,
     records=64,
@@ -54,7 +55,7 @@ def online_sgd(
     Same arguments and result type as `sgd.online_sgd`, so that theory and simulation are drawn by the same call twice.
     `seed` draws the starts (uniform on the sphere), unless `start` gives them. Time is counted in samples.
     """
-    problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at)
+    problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at, variant)
     if problem.directions > 1:
         raise ValueError(f"target is {problem.target.name!r} with {problem.directions} directions; the flow takes one")
     # A handful of numbers a step: nothing for a GPU, unless it is asked for by name.
@@ -68,6 +69,67 @@ def online_sgd(
     samples = results.record_grid(problem.steps, problem.records)
     times = _time_grid(velocity, grid, samples)
     return _integrate(problem, table, times, start_tensor(problem, start, generator, options))
+
+
+def velocity(target, d, lr, m, *, student=None, loss="correlation", lookahead=0.0, variant="look-ahead", noise=True):
+    """The right-hand side dm/dt of the population ODE at overlaps m (a number or an array [n]), per sample.
+
+    noise=False leaves out the second term, so that γ·drift(m) remains. Other arguments as in `online_sgd`.
+    """
+    problem = prepare(target, d, 1, lr, 1, student, loss, lookahead, 2, None, variant)
+    if problem.directions > 1 or problem.target.is_noisy:
+        raise ValueError(f"target is {problem.target.name!r}; the flow takes one direction, without label noise")
+    m = np.asarray(m, dtype=float)
+    if not (np.abs(m) <= 1).all():
+        raise ValueError(f"m is {m!r}; overlaps lie in [−1, 1]")
+    drift, square = _product_rule(problem, m.ravel())
+    shrink = 0.5 * problem.lr**2 * (problem.d - 1) * square * m.ravel() if noise else 0.0
+    return (problem.lr * drift - shrink).reshape(m.shape)
+
+
+@devices.one_thread()
+def full_batch(target, alpha, lr, *, reuse=True, student=None, loss="correlation", start=0.0):
+    r"""The two-step cavity prediction for `sgd.full_batch`: magnetisations ⟨w_t, w*⟩ [3] at t = 0, 1, 2 for d → ∞.
+
+    n/d = α and η = lr stay fixed. With (z, h) standard Gaussians of correlation m_0, g ~ N(0, 1) and r = e(h) σ'(h),
+    the gradient of the first step is a w* + b w_0 + noise of squared length E[r²]/α, where a + b m_0 = E[r z] and
+    a m_0 + b = E[r h]. A sample that belongs to the batch has met its own gradient already, so that its field moves by
+    η r/α on top (reuse=True):
+
+        m_1 = m_0 + η E[r z],   h' = h + η (a z + b h + √(E[r²]/α) g + r/α),   m_2 = m_1 + η E[e(h') σ'(h') z].
+    """
+    problem = prepare(target, 2, 1, lr, 1, student, loss, 0.0, 2, None)
+    if problem.directions > 1 or problem.target.is_noisy:
+        raise ValueError(f"target is {problem.target.name!r}; the cavity calculation takes one direction without noise")
+    alpha, eta = checks.positive("alpha", alpha), problem.lr
+    m = float(start_overlaps(start, 1, 1)[0, 0])
+    nodes, weights = (torch.as_tensor(v) for v in _composite_rule())
+    # The student may have kinks anywhere: a fine midpoint rule does not mind them, and g smooths them in step two.
+    fine = torch.linspace(-8, 8, 801, dtype=torch.float64)
+    fine = (fine[1:] + fine[:-1]) / 2
+    noise_nodes, noise_weights = (torch.as_tensor(v.copy()) for v in hermite.gauss(64))
+    h, g = torch.meshgrid(fine, noise_nodes, indexing="ij")
+    weight = torch.outer(torch.softmax(-(fine**2) / 2, dim=0), noise_weights)
+
+    def average(function):
+        """E[function(z, h, r)], one z at a time to keep memory small."""
+        total = 0.0
+        for v, p in zip(nodes, weights, strict=True):
+            z = m * h + (1 - m**2) ** 0.5 * v
+            r = problem.gradient_factor(problem.target.labels(z), h, None)
+            total = total + p * torch.stack([(weight * value).sum() for value in function(z, h, r)])
+        return total
+
+    rz, rh, squared = average(lambda z, h, r: (r * z, r * h, r**2))
+    a, b = (rz - m * rh) / (1 - m**2), (rh - m * rz) / (1 - m**2)
+    noise = (squared / alpha).sqrt()
+
+    def second(z, h, r):
+        field = h + eta * (a * z + b * h + noise * g + (r / alpha if reuse else 0.0))
+        return (problem.gradient_factor(problem.target.labels(z), field, None) * z,)
+
+    first = m + eta * float(rz)
+    return np.array([m, first, first + eta * float(average(second)[0])])
 
 
 def averages(problem):
@@ -100,20 +162,27 @@ def _series_averages(f, sigma, loss):
 
 
 def _product_averages(problem):
-    """Averages by a product rule over (z, u), tabulated in m. |x|² is replaced by its mean d."""
+    """Averages by a product rule, tabulated in m."""
+    table = np.linspace(-1, 1, PRODUCT_TABLE_SIZE)
+    drift, noise = _product_rule(problem, table)
+    return lambda m: np.interp(m, table, drift), lambda m: np.interp(m, table, noise)
+
+
+@devices.one_thread()
+def _product_rule(problem, overlaps):
+    """drift and C at the given overlaps [n] by a product rule over (z, u). |x|² is replaced by its mean d."""
     nodes, weights = _composite_rule()
     z, u = (torch.as_tensor(a) for a in np.meshgrid(nodes, nodes, indexing="ij"))
     weight = torch.as_tensor(np.outer(weights, weights))
     y = problem.target.labels(z)
     length = torch.full_like(z, float(problem.d))
-    table = np.linspace(-1, 1, PRODUCT_TABLE_SIZE)
-    drift, noise = np.empty_like(table), np.empty_like(table)
-    for i, m in enumerate(bar(table, "averages over (z, h)")):
+    drift, noise = np.empty(len(overlaps)), np.empty(len(overlaps))
+    for i, m in enumerate(bar(overlaps, "averages over (z, h)")):
         h = m * z + (1 - m**2) ** 0.5 * u
         g = problem.gradient_factor(y, h, length)
         drift[i] = float((weight * g * (z - h * m)).sum())
         noise[i] = float((weight * g**2).sum())
-    return lambda m: np.interp(m, table, drift), lambda m: np.interp(m, table, noise)
+    return drift, noise
 
 
 def _composite_rule():

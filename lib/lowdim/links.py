@@ -3,7 +3,7 @@
 A `Link` is called like a function, on NumPy arrays and on tensors, and knows its derivative. Families:
 
     hermite(α_0..α_K)   Σ_k α_k h_k(z)          relu(b)    max(z + b, 0)         tanh   tanh(z)
-    erf(s)              erf(s z)                 abs        |z|                   sign   sign(z)
+    erf(s)              erf(s z)                 abs(b)     |z + b| (b = 0)       sign   sign(z)
     sin, cos            sin(z), cos(z)           bump       z² exp(−z²)
 """
 
@@ -43,6 +43,10 @@ class Link:
             return self._slope(z)
         return self._slope(torch.as_tensor(np.asarray(z, dtype=np.float64))).numpy()
 
+    @property
+    def _shift(self):
+        return self.parameters[0] if self.parameters else 0.0
+
     def _value(self, z):
         match self.family:
             case "hermite":
@@ -54,7 +58,7 @@ class Link:
             case "erf":
                 return torch.erf(self.parameters[0] * z)
             case "abs":
-                return torch.abs(z)
+                return torch.abs(z + self._shift)
             case "sign":
                 return torch.sign(z)
             case "sin":
@@ -77,7 +81,7 @@ class Link:
                 s = self.parameters[0]
                 return 2 * s / math.sqrt(math.pi) * torch.exp(-((s * z) ** 2))
             case "abs":
-                return torch.sign(z)
+                return torch.sign(z + self._shift)
             case "sign":
                 return torch.zeros_like(z)
             case "sin":
@@ -102,6 +106,12 @@ def relu(bias=0.0):
     """The rectified linear link max(z + b, 0)."""
     shift = f" {'+' if bias > 0 else '-'} {functions.formatted(abs(bias))}" if bias else ""
     return Link("relu", (float(bias),), rf"\max(z{shift}, 0)")
+
+
+def absolute(bias=0.0):
+    """The link |z + b| = max(z + b, 0) + max(−z − b, 0)."""
+    shift = f" {'+' if bias > 0 else '-'} {functions.formatted(abs(bias))}" if bias else ""
+    return Link("abs", (float(bias),), rf"|z{shift}|")
 
 
 def as_polynomial(function, max_degree=20):

@@ -77,6 +77,32 @@ def two_layer(d, width, activation="tanh", *, bias=0.0, runs=None, seed=0, devic
     )
 
 
+def random_polynomials(width, degree, *, seed=0, device=None):
+    r"""Activations with random Hermite coefficients: neuron j of `width` has σ_j = Σ_{k=1}^{degree} s_jk h_k / √degree.
+
+    The signs s_jk = ±1 are random. The result is a function of pre-activations [..., width] for `two_layer`.
+    """
+    width = checks.whole_number("width", width, least=1)
+    degree = checks.whole_number("degree", degree, least=1)
+    place = devices.resolve(device)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    signs = 2 * torch.randint(0, 2, (degree, width), generator=generator, device=place) - 1
+    beta = signs.to(torch.float64) / math.sqrt(degree)
+    k = torch.arange(1, degree + 1, device=place, dtype=torch.float64).sqrt()
+
+    def series(coefficients, z):
+        """Σ_k c_k h_k(z), c [terms, width] from degree 0 on, by h_k = (z h_{k−1} − √(k−1) h_{k−2})/√k."""
+        before, now, total = torch.zeros_like(z), torch.ones_like(z), coefficients[0].to(z.dtype) * torch.ones_like(z)
+        for i, c in enumerate(coefficients[1:], start=1):
+            before, now = now, (z * now - math.sqrt(i - 1) * before) / math.sqrt(i)
+            total = total + c.to(z.dtype) * now
+        return total
+
+    values = torch.cat([torch.zeros_like(beta[:1]), beta])
+    slopes = k[:, None] * beta
+    return functions.Vectorised(lambda z: series(values, z), "torch", slope=lambda z: series(slopes, z))
+
+
 def resolve_activation(activation):
     """Return σ as a `Vectorised` function from a name, a `Link`, a `Target` of one direction or a function."""
     if isinstance(activation, str):

@@ -8,6 +8,8 @@ import torch
 from lowdim import checks, functions, links, targets
 
 LOSSES = ("correlation", "square")
+# How a sample is used twice; see `Problem`.
+VARIANTS = ("look-ahead", "two steps", "sharpness-aware")
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,10 @@ class Problem:
         w ← normalise(w + γ g (x − h w)),      g = e(h̃) σ'(h̃),     h̃ = h + ρ |x|² e(h) σ'(h),
 
     where γ = lr and ρ = lookahead: for ρ > 0 the gradient is taken after a trial step of size ρ on the same sample.
+    That is variant="look-ahead" (extra-gradient). Two other ways to use the sample twice change g alone:
+
+        variant="two steps"         g = e(h) σ'(h) + e(h̃) σ'(h̃):     both steps are kept, in the proportion 1 : 1
+        variant="sharpness-aware"   h̃ = h − ρ |x| sign(e(h) σ'(h)):  a trial step of length ρ *up* the loss (SAM)
     """
 
     target: targets.Target
@@ -32,6 +38,7 @@ class Problem:
     lookahead: float
     records: int
     stop_at: float | None
+    variant: str = "look-ahead"
 
     @property
     def directions(self):
@@ -41,14 +48,19 @@ class Problem:
     def gradient_factor(self, y, h, squared_norm):
         """The factor g above, for tensors `y`, `h` and `squared_norm` = |x|² of one shape."""
         g = self._factor(y, h)
-        return self._factor(y, h + self.lookahead * squared_norm * g) if self.lookahead else g
+        if not self.lookahead:
+            return g
+        if self.variant == "sharpness-aware":
+            return self._factor(y, h - self.lookahead * squared_norm.sqrt() * torch.sign(g))
+        ahead = self._factor(y, h + self.lookahead * squared_norm * g)
+        return ahead if self.variant == "look-ahead" else g + ahead
 
     def _factor(self, y, h):
         residual = y if self.loss == "correlation" else y - self.student.torch(h)
         return residual * self.student.derivative(h)
 
 
-def prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at):
+def prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at, variant="look-ahead"):
     """Check all arguments of a trainer and return the `Problem`. See `sgd.online_sgd` for their meaning."""
     target = targets.resolve(target)
     d = checks.whole_number("d", d, least=1)
@@ -72,7 +84,13 @@ def prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_
         lookahead=checks.not_negative("lookahead", lookahead),
         records=checks.whole_number("records", records, least=2),
         stop_at=None if stop_at is None else _stop_level(stop_at, target),
+        variant=checks.one_of("variant", variant, VARIANTS),
     )
+
+
+def prepare_batch(target, d, n, steps, lr, runs, student, loss):
+    """Check the arguments of a full-batch trainer; return the `Problem` and n."""
+    return prepare(target, d, steps, lr, runs, student, loss, 0.0, 2, None), checks.whole_number("n", n, least=1)
 
 
 def _resolve_student(student, target):

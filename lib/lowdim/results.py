@@ -50,6 +50,79 @@ class OverlapResult:
         return np.quantile(np.abs(self.overlaps) if absolute else self.overlaps, q, axis=0)
 
 
+@dataclass(frozen=True)
+class BatchResult:
+    """Full-batch gradient descent of one neuron without normalisation, in `runs` repetitions.
+
+    magnetisations  [runs, steps + 1]   ⟨w_t, w*⟩ (for a target with r > 1 directions: [runs, steps + 1, r])
+    norms           [runs, steps + 1]   |w_t|
+    diverged        [runs]              True where the run left the range of floating-point numbers; such a run stays
+                                        at its last finite state
+    d, n, lr                            dimension, batch size and step size η
+    """
+
+    magnetisations: np.ndarray
+    norms: np.ndarray
+    diverged: np.ndarray
+    d: int
+    n: int
+    lr: float
+
+    @property
+    def overlaps(self):
+        """Overlaps ⟨w_t, w*⟩/|w_t|, of the shape of `magnetisations`."""
+        return self.magnetisations / (self.norms if self.magnetisations.ndim == 2 else self.norms[..., None])
+
+
+class BatchRecorder:
+    """Collects w_t [runs, d] of full-batch descent; a step that is not finite is not taken. No host reads."""
+
+    def __init__(self, w, teacher):
+        """`teacher` [d, r] has orthonormal columns."""
+        self.teacher, self.diverged = teacher, torch.zeros(len(w), dtype=torch.bool, device=w.device)
+        self.magnetisations, self.norms = [], []
+        self._note(w)
+
+    def step(self, w, new):
+        """Record and return the next weights: `new`, or `w` for the runs where `new` is not finite."""
+        self.diverged = self.diverged | ~torch.isfinite(new.square().sum(-1))
+        w = torch.where(self.diverged[:, None], w, new)
+        self._note(w)
+        return w
+
+    def _note(self, w):
+        self.magnetisations.append(w @ self.teacher)
+        self.norms.append(torch.linalg.vector_norm(w, dim=-1))
+
+    def stacked(self):
+        """Magnetisations [runs, steps + 1, r], norms [runs, steps + 1] and the mask [runs] of runs that diverged."""
+        return torch.stack(self.magnetisations, 1), torch.stack(self.norms, 1), self.diverged
+
+
+def finish_batch(recorders, d, n, lr):
+    """Build a `BatchResult` on the host from the recorders of all groups of runs; warn about runs that diverged."""
+    parts = zip(*(recorder.stacked() for recorder in recorders), strict=True)
+    magnetisations, norms, diverged = (to_host(torch.cat(part)) for part in parts)
+    magnetisations = magnetisations[..., 0] if magnetisations.shape[-1] == 1 else magnetisations
+    _warn_of(diverged, d, lr)
+    return BatchResult(magnetisations, norms, diverged, d, n, lr)
+
+
+@dataclass(frozen=True)
+class TwoLayerResult:
+    """A two-layer network at several moments of its first-layer training.
+
+    samples   [k]            samples seen at each moment, as asked for
+    networks  k networks     `nets.TwoLayer`, with unit rows
+    overlaps  [runs, k, N]   ⟨w_j, w*⟩ of every neuron (for r > 1 directions [runs, k, N, r]; without a runs axis if the
+                             network had none)
+    """
+
+    samples: np.ndarray
+    networks: tuple
+    overlaps: np.ndarray
+
+
 def record_grid(steps, records):
     """About `records` whole numbers from 0 to `steps`, log-spaced, each once."""
     grid = np.unique(np.round(np.geomspace(1, steps, max(records - 1, 2))).astype(np.int64))
@@ -144,11 +217,15 @@ def finish(samples, overlaps, passages, diverged, d, lr):
     arrays = [to_host(a) if isinstance(a, torch.Tensor) else a for a in (overlaps, passages, diverged)]
     overlaps, passages, diverged = arrays
     overlaps = overlaps[..., 0] if overlaps.shape[-1] == 1 else overlaps
+    _warn_of(diverged, d, lr)
+    return OverlapResult(samples, overlaps, passages, diverged, d, lr)
+
+
+def _warn_of(diverged, d, lr):
     if isinstance(diverged, np.ndarray) and diverged.any():
         warnings.warn(
             f"{int(diverged.sum())} of {len(diverged)} runs diverged (lr = {lr:g} is too large for d = {d}); "
             "they stay at their last finite state, see result.diverged",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    return OverlapResult(samples, overlaps, passages, diverged, d, lr)

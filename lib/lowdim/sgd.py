@@ -1,17 +1,20 @@
 """Gradient trainers in d dimensions. All repetitions train at once, as one tensor program with a leading runs axis."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from lowdim import checks, compiled, results
 from lowdim import device as devices
-from lowdim.problem import prepare, start_overlaps
+from lowdim.problem import prepare, prepare_batch, start_overlaps
 from lowdim.progress import bar
 
 # Inputs drawn at once (numbers): large enough to amortise the calls, small enough to keep memory near 16 MB.
 BLOCK = 1 << 22
+# Numbers of one group of batches in `full_batch`: half a gigabyte in single precision.
+BATCH = 1 << 27
 
 
 def online_sgd(
@@ -24,6 +27,7 @@ def online_sgd(
     student=None,
     loss="correlation",
     lookahead=0.0,
+    variant="look-ahead",
     seed=0,
     device=None,
     records=64,
@@ -37,7 +41,8 @@ def online_sgd(
         w ← normalise(w + γ g (x − h w)),      g = e(h̃) σ'(h̃),     h̃ = h + ρ |x|² e(h) σ'(h),
 
     with e = y for loss="correlation" and e = y − σ(h) for loss="square"; ρ = lookahead > 0 takes the gradient after a
-    trial step on the same sample. The teacher's directions are random and orthonormal, shared by all runs.
+    trial step on the same sample; variant="two steps" and "sharpness-aware" use the sample twice in other ways, see
+    `problem.Problem`. The teacher's directions are random and orthonormal, shared by all runs.
 
     target    a name (`targets.names()`), a `Target`, or a vectorised function of one variable (NumPy or torch)
     d, steps  dimension and number of samples
@@ -50,7 +55,7 @@ def online_sgd(
 
     Returns an `OverlapResult`.
     """
-    problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at)
+    problem = prepare(target, d, steps, lr, runs, student, loss, lookahead, records, stop_at, variant)
     place = devices.resolve(device)
     generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
     # Single precision: rounding (1e-7 a step, random signs) is far below the noise of one sample, and draws are faster.
@@ -122,6 +127,119 @@ def one_step(network, x, y, eta):
         total = total + g.mT @ part
     # η√N · 1/(n√N): the two factors √N cancel.
     return network.with_weights(network.weights + eta[..., None, None] * total / n)
+
+
+def full_batch(
+    target,
+    d,
+    n,
+    steps,
+    lr,
+    *,
+    reuse=True,
+    runs=16,
+    student=None,
+    loss="correlation",
+    seed=0,
+    device=None,
+    start=None,
+):
+    r"""Full-batch gradient descent of one neuron σ(⟨w, x⟩) from a random unit vector, without normalisation.
+
+        w_{t+1} = w_t + (η/n) Σ_i e_i σ'(h_i) x_i,     h_i = ⟨w_t, x_i⟩,
+
+    with η = lr, e = y (correlation loss) or e = y − σ(h) (square loss). reuse=True takes every step on the same batch
+    of n samples, reuse=False draws a fresh batch of n samples for every step. Other arguments as in `online_sgd`.
+    Batches are held in single precision, as many runs at once as fit into half a gigabyte; `exact.full_batch` has the
+    same law without ever forming a batch. Returns a `results.BatchResult`.
+    """
+    problem, n = prepare_batch(target, d, n, steps, lr, runs, student, loss)
+    place = devices.resolve(device)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    options = {"device": place, "dtype": torch.float32}
+    teacher = _orthonormal(d, problem.directions, generator, options)
+    w0 = _start(problem, start, teacher, generator, options)
+    recorders = []
+    with bar(label=f"full batch, d={d}", total=problem.runs * problem.steps) as progress:
+        for w in w0.split(max(1, BATCH // (n * problem.d))):
+            recorders.append(results.BatchRecorder(w, teacher))
+            x = None
+            for _ in range(problem.steps):
+                if x is None or not reuse:
+                    x = None  # frees the old batch before the new one is drawn
+                    x, y = _draw(problem, (len(w), n), teacher, generator)
+                h = (x @ w[..., None])[..., 0]
+                g = problem.gradient_factor(y, h, None)
+                w = recorders[-1].step(w, w + problem.lr / n * (g[:, None, :] @ x)[:, 0])
+                progress.update(len(w))
+    return results.finish_batch(recorders, problem.d, n, problem.lr)
+
+
+def train_two_layer(network, target, samples, *, eta, interpolation, reuse=True, seed=0):
+    r"""Phase I of Algorithm 1: normalised SGD on the first layer, two gradient steps on every fresh sample.
+
+    For a sample (x, y) and neuron j with s_j = sign a_j, u_j = ⟨w_j, x⟩ and h_j = u_j + b_j,
+
+        g_j = y s_j σ'(h_j) + y s_j σ'(h̃_j),   h̃_j = h_j + η |x|² y s_j σ'(h_j)       (reuse=False: the first term only)
+        w̃_j = w_j + η g_j (x − u_j w_j),
+        w_j ← normalise((1 − ξ) w_j + ξ w̃_j).
+
+    This is the correlation loss: the talk's square loss with output weights so small that the network's own output does
+    not matter beside y. Phase II is ridge regression: `kernels.random_features(x, y, result.networks[-1])`.
+
+    network        a `nets.TwoLayer`, of one or `runs` networks; its rows are normalised first
+    target         as in `online_sgd`; its directions are the first r basis vectors
+    samples        when to keep the network: a number of samples, or several in increasing order
+    eta            step size η > 0 of both steps (order 1/d)
+    interpolation  ξ in (0, 1], or a function of the number t = 1, 2, … of the sample that returns it (NumPy array
+                   [T] to [T])
+    Returns a `results.TwoLayerResult`. All networks train at once, in single precision.
+    """
+    moments = np.atleast_1d(samples)
+    if moments.ndim != 1 or (np.diff(moments) <= 0).any():
+        raise ValueError(f"samples is {samples!r}; it must be one whole number or several in increasing order")
+    moments = np.array([checks.whole_number("samples", moment, least=1) for moment in moments])
+    lookahead = checks.positive("eta", eta)
+    place, d = network.weights.device, network.d
+    problem = prepare(target, d, moments[-1], eta, 1, "linear", "correlation", lookahead, 2, None, "two steps")
+    problem = replace(problem, student=network.activation, lookahead=lookahead if reuse else 0.0)
+    xi = _interpolation(interpolation, moments[-1])
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    options = {"device": place, "dtype": torch.float32}
+    teacher = torch.eye(d, **options)[:, : problem.directions]
+    w, b, s = (v.to(torch.float32) for v in (network.weights, network.biases, network.outputs.sign()))
+    lead = w.shape[:-2]
+    w = torch.nn.functional.normalize(w, dim=-1)
+    kept, seen = [], 0
+    with devices.one_thread(), bar(label=f"two-layer network, d={d}", total=int(moments[-1])) as progress:
+        for moment in moments:
+            while seen < moment:
+                block = int(min(moment - seen, 4096, max(1, BLOCK // (d * max(1, lead.numel())))))
+                x, y = _draw(problem, (block, *lead), teacher, generator)
+                squared_x = x.square().sum(-1)
+                for t in range(block):
+                    u = (w @ x[t][..., None])[..., 0]
+                    g = problem.gradient_factor(y[t][..., None] * s, u + b, squared_x[t][..., None].expand_as(u))
+                    step = float(xi[seen + t] * problem.lr) * g
+                    norm = (1 + step.square() * (squared_x[t][..., None] - u.square()).clamp(min=0)).sqrt()
+                    w = w * ((1 - step * u) / norm)[..., None] + (step / norm)[..., None] * x[t][..., None, :]
+                w = torch.nn.functional.normalize(w, dim=-1)
+                seen += block
+                progress.update(block)
+            kept.append(w)
+    networks = tuple(network.with_weights(w.to(network.weights.dtype)) for w in kept)
+    overlaps = devices.to_host(torch.stack([w @ teacher for w in kept], dim=len(lead)))
+    return results.TwoLayerResult(moments, networks, overlaps[..., 0] if problem.directions == 1 else overlaps)
+
+
+def _interpolation(interpolation, steps):
+    """ξ_t for t = 1..steps as an array, checked to lie in (0, 1]."""
+    t = np.arange(1, steps + 1)
+    xi = interpolation(t) if callable(interpolation) else checks.fraction("interpolation", interpolation)
+    xi = np.broadcast_to(np.asarray(xi, dtype=float), t.shape)
+    if not ((xi > 0) & (xi <= 1)).all():
+        raise ValueError(f"interpolation returns values in [{xi.min():g}, {xi.max():g}]; they must lie in (0, 1]")
+    return xi
 
 
 def _compiled(problem, w, teacher, generator):

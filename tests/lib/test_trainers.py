@@ -51,7 +51,7 @@ def test_update_rule_is_the_projected_gradient(loss, lookahead, student):
 
 @pytest.mark.parametrize("family", links.FAMILIES)
 def test_compiled_links_agree_with_the_written_ones(family):
-    parameters = {"hermite": (0.2, 1.0, -0.5, 0.3), "relu": (0.7,), "erf": (1.3,)}.get(family, ())
+    parameters = {"hermite": (0.2, 1.0, -0.5, 0.3), "relu": (0.7,), "erf": (1.3,), "abs": (0.4,)}.get(family, ())
     link = links.Link(family, parameters)
     code, p, s = compiled.encode(link)
     z = np.linspace(-3, 3.1, 41)
@@ -305,6 +305,8 @@ AUDITED = [
     ("exact", {"target": "tanh", "loss": "square", "lookahead": 0.1, "stop_at": 0.5}),
     ("exact", {"target": "committee", "student": "tanh"}),
     ("exact", {"target": torch.sin, "start": 0.2}),
+    ("sgd", {"target": "h4", "lookahead": 0.1, "variant": "two steps"}),
+    ("exact", {"target": "h4", "lookahead": 0.1, "variant": "sharpness-aware", "student": torch.atan}),
     ("flow", {"target": "h3"}),
     ("flow", {"target": "abs", "loss": "square", "stop_at": 0.5}),
 ]
@@ -342,6 +344,26 @@ def test_every_regression_stays_on_its_device(name):
         predictions = fit.predict(x.mT if "dual" in name else x)
     assert predictions.device.type == "meta" and tuple(predictions.shape) == (3, 8 if "dual" in name else 20)
     assert fit.ridge.device.type == "meta" and tuple(fit.ridge.shape) == (3,)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("target", ["h3", "noisy_sign", "parity2"])
+@pytest.mark.parametrize("trainer", [sgd.full_batch, exact.full_batch])
+def test_full_batches_stay_on_their_device(trainer, target, reuse):
+    with NoHostReads():
+        result = trainer(target, 16, 20, 3, 0.1, student="tanh", reuse=reuse, runs=3, device="meta")
+    assert result.magnetisations.device.type == "meta"
+    assert tuple(result.magnetisations.shape) == ((3, 4, 2) if target == "parity2" else (3, 4))
+
+
+@pytest.mark.parametrize("runs", [None, 3])
+def test_two_layer_training_stays_on_its_device(runs):
+    for activation in ("relu", nets.random_polynomials(5, 3, device="meta")):
+        network = nets.two_layer(8, 5, activation, runs=runs, device="meta")
+        with NoHostReads():
+            result = sgd.train_two_layer(network, "h3", [3, 6], eta=0.1, interpolation=0.5)
+        assert result.overlaps.device.type == "meta"
+        assert tuple(result.overlaps.shape) == ((2, 5) if runs is None else (3, 2, 5))
 
 
 def test_the_audit_is_able_to_fail():
