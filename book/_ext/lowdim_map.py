@@ -86,12 +86,22 @@ def drawing(found, link):
         left = (width - len(row) * (NODE_WIDTH + GAP) + GAP) / 2
         for j, docname in enumerate(row):
             place[docname] = left + j * (NODE_WIDTH + GAP), MARGIN + i * (NODE_HEIGHT + LEVEL_GAP)
-    edges = [edge(place[parent], place[docname]) for docname in found for parent in found[docname][2]]
+    edges = [edge(place[parent], place[docname]) for docname in found for parent in nearest(found, docname)]
     boxes = [box(*place[docname], found[docname][0], link(docname)) for docname in found]
     return (
         f'<svg class="lowdim-map" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
         f'aria-hidden="true" focusable="false">{"".join(edges)}{"".join(boxes)}</svg>'
     )
+
+
+def nearest(found, docname):
+    """What a chapter builds on directly: an arrow that others imply would run behind their boxes."""
+
+    def ancestors(of):
+        return {older for parent in found[of][2] for older in (parent, *ancestors(parent))}
+
+    parents = found[docname][2]
+    return [parent for parent in parents if not any(parent in ancestors(other) for other in parents)]
 
 
 def edge(start, end):
