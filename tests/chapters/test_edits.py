@@ -141,6 +141,19 @@ EDITS = [
         "g20 = queries.superorthogonal(5, 5)",
         "I is 5",
     ),
+    Edit("reused_batches", "    d=[16, 64, 256, 1024],\n", "    d=[32],\n", RUNS),
+    Edit(
+        "reused_batches",
+        '"two steps, $|z|$": ("two steps",',
+        '"two steps, $|z|$": ("two-steps",',
+        "variant is 'two-steps'; .*two steps",
+    ),
+    Edit(
+        "reused_batches",
+        "d, alpha, seeds = scale(quick=5000, full=20_000), 3, 64",
+        "d, alpha, seeds = 0, 3, 64",
+        "d is 0",
+    ),
 ]
 
 
