@@ -7,7 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from tests.site.browsing import SITE, Visit, explorer_pages, site_pages
-from tools import execute, sources
+from tools import execute, pdf, sources
 
 CHAPTERS = sources.chapters()
 
@@ -67,6 +67,10 @@ def test_a_chapter_can_be_downloaded_in_three_forms(chapter):
 def test_paper_shows_the_article_and_its_solutions(visitor, chapter):
     page = visitor.open(f"{chapter.docname}.html", Visit())
     page.emulate_media(media="print")
+    solution = page.locator("div.solution section").first
+    assert not solution.is_visible()
+    page.evaluate(pdf.PREPARE)
+    assert solution.is_visible()
     assert page.locator("article h1").first.is_visible()
     for hidden in (".bd-sidebar-primary", ".bd-header-article", ".lowdim-controls"):
         assert not page.locator(hidden).first.is_visible()
