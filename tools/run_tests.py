@@ -95,7 +95,8 @@ def site():
     status, output = call([sys.executable, "-m", "tools.build_book"])
     if status:
         return Outcome(0, 1, f"The book cannot be built, so its pages were not tested.\n{output}")
-    return pytest("site", "tests/site", LOWDIM_CHROMIUM=ensure_browser.ensure())
+    # Pages go to the workers whole (loadgroup): the tests of one page share its visit.
+    return pytest("site", "-n2", "--dist=loadgroup", "tests/site", LOWDIM_CHROMIUM=ensure_browser.ensure())
 
 
 def colab(count="2"):

@@ -8,7 +8,9 @@ from tools import serve
 
 def pytest_generate_tests(metafunc):
     if "page_path" in metafunc.fixturenames:
-        metafunc.parametrize("page_path", site_pages())
+        # Workers take whole groups: the tests of one page share its visit, which is made once.
+        named = [pytest.param(path, marks=pytest.mark.xdist_group(path)) for path in site_pages()]
+        metafunc.parametrize("page_path", named)
 
 
 @pytest.fixture(scope="session")
