@@ -16,9 +16,7 @@ def pytest_generate_tests(metafunc):
         count = os.environ.get("LOWDIM_COLAB_NOTEBOOKS", "all")
         chapters = sources.chapters()
         chosen = chapters if count == "all" else chapters[: int(count)]
-        # Workers take whole groups: what one notebook's tests share is executed once.
-        named = [pytest.param(source.name, marks=pytest.mark.xdist_group(source.name)) for source in chosen]
-        metafunc.parametrize("chapter", named, scope="module")
+        metafunc.parametrize("chapter", [source.name for source in chosen], scope="module")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,9 +8,7 @@ from tools import serve
 
 def pytest_generate_tests(metafunc):
     if "page_path" in metafunc.fixturenames:
-        # Workers take whole groups: the tests of one page share its visit, which is made once.
-        named = [pytest.param(path, marks=pytest.mark.xdist_group(path)) for path in site_pages()]
-        metafunc.parametrize("page_path", named)
+        metafunc.parametrize("page_path", site_pages())
 
 
 @pytest.fixture(scope="session")

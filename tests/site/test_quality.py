@@ -53,7 +53,6 @@ def errors_by_page():
     return by_page
 
 
-@pytest.mark.xdist_group("validator")  # it reads all pages at once, which one worker may do for all tests
 @pytest.mark.parametrize("path", ["index.html", *site_pages()])
 def test_the_html_is_valid(path):
     assert not errors_by_page().get(path)
