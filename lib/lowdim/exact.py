@@ -258,7 +258,7 @@ def spiked_gradient(target, d, n, theta, *, alignment=1.0, whiten=False, student
 
     whiten=True  takes the gradient for whitened inputs Σ^{−1/2}x and a neuron normalised to see a unit variance,
                  h = ⟨w, x⟩/|Σ^{1/2}w|: the direction in which the normalised and preconditioned flow starts
-    Returns a `SpikedGradient`: squared cosines of G with the teacher and with the spike, a number for each run.
+    Returns a `results.SpikedGradient`: squared cosines of G with teacher and spike, and how well ⟨G, x⟩ knows z.
     """
     problem, n = prepare_batch(target, d, n, 1, 1.0, runs, student, "correlation")
     if problem.directions > 1 or problem.target.is_noisy:
@@ -277,7 +277,6 @@ def spiked_gradient(target, d, n, theta, *, alignment=1.0, whiten=False, student
     # Coordinates: along μ, along the rest of β, along the rest of w.
     roots = torch.tensor([(1 + theta) ** 0.5, 1.0, 1.0], **options)
     beta = torch.tensor([s, (1 - s**2) ** 0.5, 0.0], **options)
-    spike = torch.tensor([1.0, 0.0, 0.0], **options)
     w = torch.randn(problem.runs, 2, generator=generator, **options)
     w = torch.nn.functional.normalize(torch.cat([w, chi_square(problem.d - 2).sqrt()[:, None]], dim=1), dim=1)
     teacher = torch.nn.functional.normalize(roots * beta, dim=0)
@@ -297,5 +296,8 @@ def spiked_gradient(target, d, n, theta, *, alignment=1.0, whiten=False, student
             progress.update(block)
     inside = roots * total / n
     length = inside.square().sum(1) + chi_square(problem.d - 3) * squares / n**2
-    cosines = [devices.to_host((inside @ v.to(inside.dtype)).square() / length) for v in (beta, spike)]
-    return results.SpikedGradient(*cosines)
+    # What a neuron with the direction of G sees, ⟨G, x⟩, has variance ⟨G, ΣG⟩ and covariance ⟨G, Σβ⟩/√κ with z.
+    seen = length + (roots.square() - 1).to(inside.dtype) @ inside.square().T
+    shares = [(inside @ beta.to(inside.dtype)).square() / length, inside[:, 0].square() / length]
+    shares.append((inside @ (roots * teacher).to(inside.dtype)).square() / seen)
+    return results.SpikedGradient(*(devices.to_host(share) for share in shares))

@@ -309,7 +309,12 @@ def finish_langevin(network, steps, losses, diverged, lr):
 
 @dataclass(frozen=True)
 class SpikedGradient:
-    """Squared cosines [runs] of a gradient with the direction of the teacher and with that of the spike."""
+    """The direction of a gradient G on spiked inputs x ~ N(0, Σ), see `exact.spiked_gradient`.
+
+    teacher      [runs]  squared cosine of G and β              spike  [runs]  squared cosine of G and μ
+    correlation  [runs]  squared correlation of ⟨G, x⟩, what a neuron along G sees, with z, what the label sees
+    """
 
     teacher: np.ndarray
     spike: np.ndarray
+    correlation: np.ndarray

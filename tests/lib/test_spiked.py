@@ -263,6 +263,9 @@ def test_the_gradient_has_the_law_of_d_dimensions(alignment, whiten):
     g = (c[:, None] @ x)[:, 0]
     for found, direction in ((fast.teacher, beta), (fast.spike, mu)):
         assert ks_2samp(found, ((g @ direction) ** 2 / g.square().sum(1)).numpy()).pvalue > 1e-3
+    covariance = torch.eye(d) + (0.0 if whiten else theta) * torch.outer(mu, mu)
+    seen = (g @ covariance @ beta) ** 2 / torch.einsum("ri,ij,rj->r", g, covariance, g) / (beta @ covariance @ beta)
+    assert ks_2samp(fast.correlation, seen.numpy()).pvalue > 1e-3
 
 
 # ------------------------------------------------------------------------------------------------------------- Langevin
