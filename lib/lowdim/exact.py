@@ -17,6 +17,7 @@ import torch
 
 from lowdim import checks, compiled, results
 from lowdim import device as devices
+from lowdim.data import overlap
 from lowdim.problem import prepare, prepare_batch, start_overlaps, start_tensor
 from lowdim.progress import bar
 
@@ -244,3 +245,59 @@ def _tensor_program(problem, start, seed, place):
             recorder.add(history)
             progress.update(block)
     return recorder.finish(state.diverged, d, problem.lr)
+
+
+@devices.one_thread()
+def spiked_gradient(target, d, n, theta, *, alignment=1.0, whiten=False, student=None, runs=16, seed=0, device=None):
+    r"""The gradient of one neuron at a random unit vector w, over n samples of N(0, Σ), Σ = I + θμμᵀ, in its exact law.
+
+        G = (1/n) Σ_i y_i σ'(⟨w, x_i⟩) x_i,      y = f(⟨x, β⟩/√κ),   κ = 1 + θ⟨μ, β⟩²       (correlation loss)
+
+    Outside the span of μ, β and w the samples are independent of the factors c_i = y_iσ'(h_i), so that this part of G
+    is a Gaussian vector of squared length χ²_{d−3} Σ_i c_i²/n²: three numbers a sample are drawn instead of d.
+
+    whiten=True  takes the gradient for whitened inputs Σ^{−1/2}x and a neuron normalised to see a unit variance,
+                 h = ⟨w, x⟩/|Σ^{1/2}w|: the direction in which the normalised and preconditioned flow starts
+    Returns a `results.SpikedGradient`: squared cosines of G with teacher and spike, and how well ⟨G, x⟩ knows z.
+    """
+    problem, n = prepare_batch(target, d, n, 1, 1.0, runs, student, "correlation")
+    if problem.directions > 1 or problem.target.is_noisy:
+        raise ValueError(f"target is {problem.target.name!r}; it must have one direction and no noise")
+    if problem.d < 4:
+        raise ValueError(f"d is {problem.d}; it must be a whole number ≥ 4")
+    theta, s = checks.not_negative("theta", theta), overlap("alignment", alignment)
+    place = devices.resolve(device, prefer="cpu")
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    options = {"device": place, "dtype": torch.float32}
+
+    def chi_square(degrees):
+        shape = torch.full((problem.runs,), degrees / 2, **options)
+        return 2 * torch._standard_gamma(shape, generator=generator)
+
+    # Coordinates: along μ, along the rest of β, along the rest of w.
+    roots = torch.tensor([(1 + theta) ** 0.5, 1.0, 1.0], **options)
+    beta = torch.tensor([s, (1 - s**2) ** 0.5, 0.0], **options)
+    w = torch.randn(problem.runs, 2, generator=generator, **options)
+    w = torch.nn.functional.normalize(torch.cat([w, chi_square(problem.d - 2).sqrt()[:, None]], dim=1), dim=1)
+    teacher = torch.nn.functional.normalize(roots * beta, dim=0)
+    w = roots * w
+    if whiten:
+        w, roots, beta = torch.nn.functional.normalize(w, dim=1), torch.ones_like(roots), teacher
+    w = w * torch.where(w @ teacher < 0, -1.0, 1.0)[:, None]
+    total, squares, seen = torch.zeros_like(w, dtype=torch.float64), 0.0, 0
+    with bar(label=f"gradient, d={problem.d}", total=n) as progress:
+        while seen < n:
+            block = min(n - seen, max(1, BLOCK // problem.runs))
+            g = torch.randn(problem.runs, block, 3, generator=generator, **options)
+            c = problem.gradient_factor(problem.target.labels(g @ teacher), (g @ w[..., None])[..., 0], None)
+            total = total + (c[:, None] @ g)[:, 0]
+            squares = squares + c.square().sum(1)
+            seen += block
+            progress.update(block)
+    inside = roots * total / n
+    length = inside.square().sum(1) + chi_square(problem.d - 3) * squares / n**2
+    # What a neuron with the direction of G sees, ⟨G, x⟩, has variance ⟨G, ΣG⟩ and covariance ⟨G, Σβ⟩/√κ with z.
+    seen = length + (roots.square() - 1).to(inside.dtype) @ inside.square().T
+    shares = [(inside @ beta.to(inside.dtype)).square() / length, inside[:, 0].square() / length]
+    shares.append((inside @ (roots * teacher).to(inside.dtype)).square() / seen)
+    return results.SpikedGradient(*(devices.to_host(share) for share in shares))

@@ -15,9 +15,12 @@ import math
 
 import numpy as np
 import torch
+from scipy.integrate import solve_ivp
+from scipy.interpolate import CubicSpline
 
 from lowdim import checks, compiled, hermite, results
 from lowdim import device as devices
+from lowdim.data import overlap
 from lowdim.problem import prepare, start_overlaps, start_tensor
 from lowdim.progress import bar
 
@@ -246,3 +249,143 @@ def _runge_kutta(table, times, m, stop):
         m = torch.where(m.abs() < stop, new, m)
         history[t] = m
     return history
+
+
+DYNAMICS = ("spherical", "normalized")
+# Averages over the student's field use a fine trapezoidal rule: exact for smooth students, to 1e-5 with kinks.
+FIELD = np.linspace(-10, 10, 4001)
+FIELD_WEIGHTS = np.exp(-(FIELD**2) / 2) / np.exp(-(FIELD**2) / 2).sum()
+SPIKED_DEGREE = 40
+SCALES = 160
+
+
+def spiked(
+    target,
+    d,
+    theta,
+    time,
+    *,
+    alignment=1.0,
+    dynamics="normalized",
+    precondition=False,
+    loss="square",
+    student=None,
+    runs=16,
+    start=None,
+    seed=0,
+    records=200,
+):
+    r"""Population gradient flow of one neuron on inputs x ~ N(0, Σ), Σ = I + θμμᵀ: a `results.SpikedResult`.
+
+    The label is y = f(z), z = ⟨x, β⟩/√κ, κ = 1 + θ⟨μ, β⟩². With R = ½ E(y − f_w(x))² (loss="correlation": −E y f_w(x))
+
+        dynamics="spherical"    f_w = σ(⟨w, x⟩),                 dw/dt = −(I − wwᵀ)∇R(w),  |w| = 1,
+        dynamics="normalized"   f_w = σ(⟨w, x⟩/|Σ^{1/2}w|),      dw/dt = −⟨w, Σw⟩∇R(w),
+
+    and precondition=True multiplies the gradient of the second by Σ⁻¹. By Stein's identity ∇R lies in the span of
+    Σβ and Σw, so that three numbers close the equation exactly in every dimension: the components of w along μ, along
+    the part of β orthogonal to μ, and the length of the rest.
+
+    target     as in `online_sgd`, of one direction and without noise; student: default the target's own link
+    d          dimension; it enters through the random starts only
+    time       how long to follow the flow; records, about `records` of them, are log-spaced
+    alignment  ⟨μ, β⟩ in [−1, 1]
+    start      None: uniform on the sphere; or the components of w along μ and along the rest of β, [2] or [runs, 2]
+    Starts get the sign for which u ≥ 0, as half of the neurons of a network with random output signs have.
+    """
+    problem = prepare(target, d, 1, 1.0, runs, student, loss, 0.0, 2, None)
+    if problem.directions > 1 or problem.target.is_noisy:
+        raise ValueError(f"target is {problem.target.name!r}; the flow takes one direction, without label noise")
+    theta, time = checks.not_negative("theta", theta), checks.positive("time", time)
+    s, records = overlap("alignment", alignment), checks.whole_number("records", records, least=2)
+    check_dynamics(dynamics, precondition)
+    variances = np.array([1 + theta, 1.0, 1.0])
+    beta = np.array([s, math.sqrt(1 - s**2), 0.0])
+    teacher = beta / math.sqrt(beta @ (variances * beta))
+    field = _spherical_field if dynamics == "spherical" else _normalised_field
+    velocity_of = field(problem, variances, teacher, precondition)
+    times = np.concatenate([[0.0], np.geomspace(time / 1e5, time, records - 1)])
+    w = _spiked_start(start, problem, seed)
+    w *= np.where(w @ (variances * teacher) < 0, -1.0, 1.0)[:, None]
+    paths = np.empty((problem.runs, records, 3))
+    options = {"method": "LSODA", "rtol": 1e-8, "atol": 1e-11}
+    for path, w0 in zip(paths, bar(w, f"{dynamics} flow"), strict=True):
+        path[:] = solve_ivp(lambda t, v: velocity_of(v), (0, time), w0, t_eval=times, **options).y.T
+    norms = np.linalg.norm(paths, axis=-1)
+    seen = np.sqrt(np.einsum("rti,i,rti->rt", paths, variances, paths))
+    return results.SpikedResult(
+        np.broadcast_to(times, norms.shape).copy(),
+        paths @ beta / norms,
+        paths[..., 0] / norms,
+        paths @ (variances * teacher) / seen,
+        np.zeros(problem.runs, dtype=bool),
+        problem.d,
+        theta,
+        s,
+    )
+
+
+def check_dynamics(dynamics, precondition):
+    """Raise ValueError for an unknown dynamics, or for preconditioning where it is not defined."""
+    checks.one_of("dynamics", dynamics, DYNAMICS)
+    if precondition and dynamics == "spherical":
+        raise ValueError("precondition is True; it goes with dynamics='normalized' only")
+
+
+def _normalised_field(problem, variances, teacher, precondition):
+    """dw/dt = ζ(u) [S Σβ/√κ − u Σw], ζ(u) = Σ_k k α_k β_k u^{k−1}, S = |Σ^{1/2}w|; `teacher` is β/√κ."""
+    alpha = hermite.coefficients(problem.target.vectorised, SPIKED_DEGREE)
+    series = np.arange(1, SPIKED_DEGREE + 1) * (alpha * hermite.coefficients(problem.student, SPIKED_DEGREE))[1:]
+    metric = np.ones(3) if precondition else variances
+
+    def velocity(w):
+        size = math.sqrt(w @ (variances * w))
+        u = (w @ (variances * teacher)) / size
+        return np.polynomial.polynomial.polyval(u, series) * metric * (size * teacher - u * w)
+
+    return velocity
+
+
+def _spherical_field(problem, variances, teacher, precondition):
+    r"""dw/dt = (I − wwᵀ)(p Σβ/√κ + q Σw) with p = E[f'(z)σ'(h)] and p uS + q S² = E[(y − σ(h)) σ'(h) h], h = ⟨w, x⟩.
+
+    With a standard Gaussian t and β_k(S) = E[σ(S t) h_k(t)] the averages are p = S⁻¹ Σ_k k α_k β_k(S) u^{k−1},
+    E[y σ'(h) h] = S Σ_k α_k β_k'(S) u^k and E[σσ'(h) h]: functions of S alone are tabulated.
+    """
+    alpha = hermite.coefficients(problem.target.vectorised, SPIKED_DEGREE)
+    # Rounding errors of coefficients that are zero would be multiplied by large β_k(S).
+    keep = np.flatnonzero(np.abs(alpha) > 1e-9 * np.abs(alpha).max())
+    alpha, top = alpha[: keep[-1] + 1], keep[-1]
+    sizes = np.linspace(1, math.sqrt(variances[0]) + 1e-9, SCALES)
+    points = np.outer(sizes, FIELD)
+    values, slopes = problem.student.numpy(points), _numpy_derivative(problem.student)(points)
+    weighted = hermite.basis(FIELD, top) * FIELD_WEIGHTS[:, None]
+    repulsion = (values * slopes * points) @ FIELD_WEIGHTS if problem.loss == "square" else np.zeros(SCALES)
+    table = np.column_stack([values @ weighted, (slopes * FIELD) @ weighted, repulsion])
+    at = CubicSpline(sizes, table)
+    k = np.arange(top + 1)
+
+    def velocity(w):
+        w = w / math.sqrt(w @ w)  # errors of the integration off the sphere must not grow
+        size = math.sqrt(w @ (variances * w))
+        u = (w @ (variances * teacher)) / size
+        row = at(size)
+        powers = u**k
+        p = (k[1:] * alpha[1:] * row[1 : top + 1]) @ powers[:-1] / size
+        field = size * (alpha * row[top + 1 : -1]) @ powers - row[-1]
+        force = variances * (p * teacher + (field - p * u * size) / size**2 * w)
+        return force - (force @ w) * w
+
+    return velocity
+
+
+def _spiked_start(start, problem, seed):
+    """States [runs, 3] on the unit sphere: components along μ, along the rest of β, and the length of what is left."""
+    rng = np.random.default_rng(checks.whole_number("seed", seed, least=0))
+    if start is None:
+        w = rng.standard_normal((problem.runs, 2))
+        rest = np.sqrt(rng.chisquare(problem.d - 2, problem.runs)) if problem.d > 2 else np.zeros(problem.runs)
+        w = np.column_stack([w, rest])
+        return w / np.linalg.norm(w, axis=1, keepdims=True)
+    w = start_overlaps(np.asarray(start, dtype=float), problem.runs, 2)
+    return np.column_stack([w, np.sqrt(np.maximum(1 - np.sum(w**2, axis=1), 0))])

@@ -229,3 +229,92 @@ def _warn_of(diverged, d, lr):
             RuntimeWarning,
             stacklevel=5,
         )
+
+
+@dataclass(frozen=True)
+class SpikedResult:
+    r"""One neuron on inputs of covariance Σ = I + θμμᵀ, as a flow (`flow.spiked`) or on a sample (`sgd.spiked`).
+
+    times        [runs, T]   time of the flow at each record, beginning with 0
+    teacher      [runs, T]   ⟨w, β⟩/|w|
+    spike        [runs, T]   ⟨w, μ⟩/|w|
+    correlation  [runs, T]   u = ⟨w, Σβ⟩/(|Σ^{1/2}w| |Σ^{1/2}β|), between what the neuron sees and what the label sees
+    diverged     [runs]      True where the run left the range of floating-point numbers and stopped there
+    """
+
+    times: np.ndarray
+    teacher: np.ndarray
+    spike: np.ndarray
+    correlation: np.ndarray
+    diverged: np.ndarray
+    d: int
+    theta: float
+    alignment: float
+
+    def time_to_reach(self, level):
+        """Time at which |u| first reached `level` in (0, 1], interpolated between records; inf where it never did."""
+        level = checks.fraction("level", level)
+        size = np.abs(self.correlation)
+        found = size >= level
+        last = np.where(found.any(axis=1), found.argmax(axis=1), 0)
+        first = np.maximum(last - 1, 0)
+        rows = np.arange(len(size))
+        low, high = size[rows, first], size[rows, last]
+        part = np.where(last > 0, (level - low) / np.where(high > low, high - low, 1.0), 0.0)
+        time = self.times[rows, first] + part * (self.times[rows, last] - self.times[rows, first])
+        return np.where(found.any(axis=1), time, np.inf)
+
+
+def finish_spiked(times, teacher, spike, correlation, diverged, d, theta, alignment):
+    """Build a `SpikedResult` on the host from tensors; warn about runs that diverged."""
+    arrays = [to_host(value) for value in (times, teacher, spike, correlation, diverged)]
+    if isinstance(arrays[-1], np.ndarray) and arrays[-1].any():
+        warnings.warn(
+            f"{int(arrays[-1].sum())} of {len(arrays[-1])} runs diverged (d = {d}, theta = {theta:g}); they stay at "
+            "their last finite state, see result.diverged",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return SpikedResult(*arrays, d, theta, alignment)
+
+
+@dataclass(frozen=True)
+class LangevinResult:
+    """Noisy gradient descent of a mean-field network (`sgd.langevin`).
+
+    network   the trained networks, a `nets.TwoLayer` of `runs` networks (or one, if the data had no runs axis)
+    steps     [T]         steps after which the loss was recorded
+    losses    [runs, T]   empirical loss without the regularisation (or [T])
+    diverged  [runs]      True where the run left the range of floating-point numbers
+    """
+
+    network: object
+    steps: np.ndarray
+    losses: np.ndarray
+    diverged: np.ndarray
+
+
+def finish_langevin(network, steps, losses, diverged, lr):
+    """Build a `LangevinResult` on the host; warn about runs that diverged."""
+    losses, diverged = to_host(losses), to_host(diverged)
+    if isinstance(diverged, np.ndarray) and diverged.any():
+        warnings.warn(
+            f"{int(diverged.sum())} of {diverged.size} runs diverged (lr = {lr:g} is too large); they stay at their "
+            "last finite state, see result.diverged",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return LangevinResult(network, steps, losses, diverged)
+
+
+@dataclass(frozen=True)
+class SpikedGradient:
+    """The direction of a gradient G on spiked inputs x ~ N(0, Σ), see `exact.spiked_gradient`.
+
+    teacher      [runs]  squared cosine of G and β              spike  [runs]  squared cosine of G and μ
+    correlation  [runs]  squared correlation of ⟨G, x⟩, what a neuron along G sees, with z, what the label sees
+    """
+
+    teacher: np.ndarray
+    spike: np.ndarray
+    correlation: np.ndarray

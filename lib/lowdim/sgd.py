@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from lowdim import checks, compiled, results
+from lowdim import checks, compiled, data, nets, results
 from lowdim import device as devices
+from lowdim.flow import check_dynamics
 from lowdim.problem import prepare, prepare_batch, start_overlaps
 from lowdim.progress import bar
 
@@ -314,3 +315,183 @@ def _start(problem, start, teacher, generator, options):
         w = w / torch.linalg.vector_norm(w, dim=1, keepdim=True)
         return m @ teacher.T + (1 - m.square().sum(1, keepdim=True)).clamp(min=0).sqrt() * w
     return w / torch.linalg.vector_norm(w, dim=1, keepdim=True)
+
+
+def spiked(
+    target,
+    d,
+    n,
+    theta,
+    steps,
+    *,
+    alignment=1.0,
+    dynamics="normalized",
+    precondition=False,
+    loss="square",
+    student=None,
+    angle=0.1,
+    runs=16,
+    seed=0,
+    device=None,
+    records=64,
+):
+    r"""Gradient flow of one neuron on n fixed samples of a spiked law, the empirical version of `flow.spiked`.
+
+    With h_i = ⟨w, x_i⟩, S² = Σ_i h_i²/n and e = (y − σ)σ' (loss="correlation": yσ') the two dynamics are
+
+        "spherical"    dw/dt = (I − wwᵀ) (1/n) Σ_i e(h_i) x_i,
+        "normalized"   dw/dt = (S/n) Σ_i (e(h_i/S) − c h_i/S) x_i,     c = (1/n) Σ_i e(h_i/S) h_i/S,
+
+    the second for a neuron that sees h/S, as behind a batch normalisation. precondition=True multiplies it by the
+    inverse of the sample covariance (n > d). Euler steps of the flow: each turns w by at most `angle` (radians) and
+    never exceeds half the inverse of the largest curvature, so that a step advances every run by its own time.
+
+    target     as in `online_sgd`, of one direction; student: default the target's own link
+    d, n       dimension and number of samples; theta, alignment: see `data.spiked`
+    steps      number of Euler steps, of which about `records` are recorded
+    Starts are uniform on the sphere, with the sign for which u ≥ 0. Returns a `results.SpikedResult`.
+    """
+    problem, n = prepare_batch(target, d, n, steps, 1.0, runs, student, loss)
+    if problem.directions > 1:
+        raise ValueError(f"target is {problem.target.name!r} with {problem.directions} directions; it must have one")
+    check_dynamics(dynamics, precondition)
+    if precondition and n <= problem.d:
+        raise ValueError(f"n is {n}; with precondition=True it must exceed d = {problem.d}")
+    angle, records = checks.positive("angle", angle), checks.whole_number("records", records, least=2)
+    place = devices.resolve(device)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    kept = np.unique(np.round(np.linspace(0, problem.steps, records)).astype(int))
+    group, parts = max(1, BATCH // (n * problem.d)), []
+    with bar(label=f"{dynamics} flow, d={problem.d}", total=problem.runs * problem.steps) as progress:
+        for first in range(0, problem.runs, group):
+            size = min(group, problem.runs - first)
+            law = {"alignment": alignment, "runs": size, "device": place, "dtype": torch.float32}
+            sample = data.spiked(n, problem.d, theta, seed=1_000_003 * first + seed, **law)
+            parts.append(_spiked_group(problem, sample, dynamics, precondition, angle, kept, generator, progress))
+    arrays = [torch.cat(part) for part in zip(*parts, strict=True)]
+    return results.finish_spiked(*arrays, problem.d, sample.theta, float(alignment))
+
+
+def _spiked_group(problem, sample, dynamics, precondition, angle, kept, generator, progress):
+    """Times, overlaps with teacher and spike, correlations [runs, T] and the mask [runs] of one group of runs."""
+    x, mu, beta, theta = sample.x, sample.mu, sample.beta, sample.theta
+    runs, n, d = x.shape
+    noise = torch.randn(runs, n, generator=generator, device=x.device) if problem.target.is_noisy else None
+    y = problem.target.labels(sample.z, noise)
+    w = torch.nn.functional.normalize(torch.randn(runs, d, generator=generator, device=x.device), dim=1)
+    sigma_beta = beta + theta * (mu @ beta) * mu
+    w = w * torch.where(w @ sigma_beta < 0, -1.0, 1.0)[:, None]
+    # In the coordinates v = Lᵀw, with the sample covariance LLᵀ, the preconditioned flow is the plain one.
+    factor = torch.linalg.cholesky(x.mT @ x / n) if precondition else None
+    if precondition:
+        x = torch.linalg.solve_triangular(factor.mT, x, upper=True, left=False).contiguous()
+        w = torch.nn.functional.normalize((w[:, None] @ factor)[:, 0], dim=1)
+    probe = torch.linspace(-6, 6, 601, device=x.device)
+    curvature = (torch.softmax(-(probe**2) / 2, 0) * problem.student.derivative(probe) ** 2).sum()
+    longest = 0.5 / (curvature * (1 if precondition else (1 + theta) * (1 + math.sqrt(d / n)) ** 2))
+
+    def measure(w):
+        if precondition:
+            w = torch.linalg.solve_triangular(factor.mT, w[..., None], upper=True)[..., 0]
+        squared, spike = w.square().sum(1), w @ mu
+        correlation = (w @ sigma_beta) / ((squared + theta * spike.square()) * sample.kappa).sqrt()
+        return torch.stack([w @ beta / squared.sqrt(), spike / squared.sqrt(), correlation])
+
+    clock, diverged = w.new_zeros(runs), torch.zeros(runs, dtype=torch.bool, device=w.device)
+    times, rows = [clock], [measure(w)]
+    for step in range(1, problem.steps + 1):
+        h = (x @ w[..., None])[..., 0]
+        size = h.square().mean(1, keepdim=True).sqrt() if dynamics == "normalized" else torch.ones_like(h[:, :1])
+        h = h / size
+        e = problem.gradient_factor(y, h, None)
+        if dynamics == "normalized":
+            e = e - (e * h).mean(1, keepdim=True) * h
+        force = size / n * (e[:, None] @ x)[:, 0]
+        force = force - (force * w).sum(1, keepdim=True) * w
+        speed = torch.linalg.vector_norm(force, dim=1)
+        diverged = diverged | ~torch.isfinite(speed)
+        advance = torch.where(diverged, 0.0, torch.minimum(angle / speed, longest))
+        w = torch.nn.functional.normalize(torch.where(diverged[:, None], w, w + advance[:, None] * force), dim=1)
+        clock = clock + advance
+        if step in kept:
+            times.append(clock)
+            rows.append(measure(w))
+        progress.update(runs)
+    teacher, spike, correlation = torch.stack(rows, dim=-1)
+    return torch.stack(times, 1), teacher, spike, correlation, diverged
+
+
+def langevin(
+    x,
+    y,
+    width,
+    steps,
+    lr,
+    *,
+    temperature,
+    weight_decay,
+    scale=1.0,
+    activation="tanh",
+    loss="logistic",
+    start=1.0,
+    seed=0,
+    device=None,
+    records=16,
+):
+    r"""Noisy gradient descent of a two-layer network in the mean-field scaling: mean-field Langevin dynamics.
+
+    The network is f(x) = (R/N) Σ_j σ(⟨w_j, x⟩ + b_j), R = scale, N = width. A particle X_j = (w_j, b_j) moves by
+
+        X_j ← X_j − η [ (1/n) Σ_i ℓ'(f(x_i), y_i) R σ'(h_ij) (x_i, 1) + λ₁ X_j ] + √(2ηλ) ξ_j,      ξ_j ~ N(0, I),
+
+    with η = lr, λ = temperature ≥ 0, λ₁ = weight_decay ≥ 0, and ℓ = log(1 + e^{−yf}) (loss="logistic", y = ±1) or
+    ½(y − f)² (loss="square"). For N → ∞, η → 0 the law of a particle follows the Wasserstein gradient flow of
+    (1/n) Σ_i ℓ + (λ₁/2) E|X|² + λ E log(density). Without data it is an Ornstein–Uhlenbeck process, N(0, λ/λ₁) at rest.
+
+    x, y    inputs [n, d] and labels [n], or with a leading runs axis: a network for each run, all at once
+    start   standard deviation ≥ 0 of the particles at the start
+    Training is in single precision. Returns a `results.LangevinResult`, whose network predicts by `network(x)`.
+    """
+    place = devices.resolve(device)
+    x, y = (torch.as_tensor(v).to(device=place, dtype=torch.float32) for v in (x, y))
+    if x.ndim not in (2, 3) or y.shape != x.shape[:-1]:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they must be [n, d] and [n], "
+            "both with a leading runs axis or both without"
+        )
+    width, steps = checks.whole_number("width", width, least=1), checks.whole_number("steps", steps, least=1)
+    eta, scale = checks.positive("lr", lr), checks.positive("scale", scale)
+    heat, decay = checks.not_negative("temperature", temperature), checks.not_negative("weight_decay", weight_decay)
+    checks.one_of("loss", loss, ("logistic", "square"))
+    sigma, start = nets.resolve_activation(activation), checks.not_negative("start", start)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    n, d, lead = x.shape[-2], x.shape[-1], x.shape[:-2]
+    inputs = torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
+    shape = (*lead, width, d + 1)
+    particles = start * torch.randn(shape, generator=generator, device=place)
+    kept = np.unique(np.round(np.linspace(0, steps, checks.whole_number("records", records, least=2))).astype(int))
+    losses, diverged = [], torch.zeros(lead, dtype=torch.bool, device=place)
+    with devices.one_thread(), bar(range(steps + 1), f"Langevin, d={d}") as progress:
+        for step in progress:
+            h = inputs @ particles.mT
+            margin = sigma.torch(h).mean(-1) * scale
+            if loss == "logistic":
+                value, slope = torch.nn.functional.softplus(-y * margin), -y * torch.sigmoid(-y * margin)
+            else:
+                value, slope = (y - margin).square() / 2, margin - y
+            if step in kept:
+                losses.append(value.mean(-1))
+            if step == steps:
+                break
+            gradient = (slope[..., None] * sigma.derivative(h)).mT @ inputs * (scale / n) + decay * particles
+            kick = torch.randn(shape, generator=generator, device=place) * math.sqrt(2 * eta * heat) if heat else 0.0
+            moved = particles - eta * gradient + kick
+            diverged = diverged | ~torch.isfinite(moved.square().sum((-2, -1)))
+            particles = torch.where(diverged[..., None, None], particles, moved)
+    network = nets.TwoLayer(
+        activation=sigma,
+        weights=particles[..., :-1].to(torch.float64),
+        biases=particles[..., -1].to(torch.float64),
+        outputs=torch.full((*lead, width), scale / math.sqrt(width), device=place, dtype=torch.float64),
+    )
+    return results.finish_langevin(network, kept, torch.stack(losses, dim=-1), diverged, eta)

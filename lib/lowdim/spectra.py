@@ -100,3 +100,22 @@ def step_spike(eta, c, samples_per_dimension, target, activation):
     theta = np.abs(eta * mu) * math.sqrt(signal + noise)
     seen, alignment = spike(theta, c), signal / (signal + noise)
     return StepSpike(seen.location, seen.left, seen.right, theta, float(alignment), seen.right * alignment)
+
+
+def covariance_spike(theta, c):
+    r"""What the sample covariance of n inputs x ~ N(0, I_d + θμμᵀ) shows of the spike, d/n → c: location and overlap.
+
+    For θ > √c the largest eigenvalue leaves the bulk, whose edge is (1 + √c)² (Baik and Silverstein, 2006; Paul, 2007),
+
+        location = (1 + θ)(1 + c/θ),      ⟨μ̂, μ⟩² = (1 − c/θ²)/(1 + c/θ),
+
+    and below it stays at the edge with overlap 0. `theta` is a number ≥ 0 or an array of them; returns two arrays.
+    """
+    c = checks.positive("c", c)
+    theta = np.asarray(theta, dtype=np.float64)
+    if not np.isfinite(theta).all() or (theta < 0).any():
+        raise ValueError(f"theta is {theta}; it must be finite and ≥ 0")
+    seen = theta > math.sqrt(c)
+    strong = np.where(seen, theta, 1.0)
+    location = np.where(seen, (1 + strong) * (1 + c / strong), (1 + math.sqrt(c)) ** 2)
+    return location, np.where(seen, (1 - c / strong**2) / (1 + c / strong), 0.0)
