@@ -1,6 +1,7 @@
 """Gradient trainers in d dimensions. All repetitions train at once, as one tensor program with a leading runs axis."""
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -322,7 +323,9 @@ CACHED = 1 << 17
 SMALL_STEP = 1 << 24
 
 
-def train_additive(network, target, samples, *, lr, batch=1, share=1, transform=None, directions=None, seed=0):
+def train_additive(
+    network, target, samples, *, lr, schedule=None, batch=1, share=1, transform=None, directions=None, seed=0
+):
     r"""First phase of layer-wise training: normalised online SGD of all neurons on the correlation loss.
 
     A step takes `batch` fresh samples (x_i, y_i), the same for all neurons of a network. With s_j = sign a_j and
@@ -339,6 +342,7 @@ def train_additive(network, target, samples, *, lr, batch=1, share=1, transform=
     target      as in `online_sgd`, for example `targets.additive("h3", 16)`, M directions
     samples     when to keep the network: a number of samples, or several in increasing order
     lr          γ > 0, one number or an array [runs]
+    schedule    a function of the number of samples seen (NumPy array [T] to [T], values ≥ 0) that multiplies γ
     share       so many consecutive runs see the same samples, for example to compare step sizes on equal terms; it must
                 divide the number of runs
     transform   T, a vectorised function of the label; None: the label itself
@@ -363,6 +367,7 @@ def train_additive(network, target, samples, *, lr, batch=1, share=1, transform=
         batch=batch,
         share=share,
         moments=moments,
+        schedule=schedule,
         generator=devices.generator(place, checks.whole_number("seed", seed, least=0)),
     )
     # Step and sign multiply whole rows: they are applied after the sum over the batch.
@@ -395,6 +400,7 @@ class _LayerwiseRule:
     batch: int
     share: int
     moments: np.ndarray
+    schedule: Callable | None
     generator: torch.Generator | None
 
     def overlaps(self, vectors):
@@ -416,17 +422,28 @@ class _LayerwiseRule:
         ends = [np.append(np.arange(a + self.batch, b, self.batch), b) for a, b in pairwise([0, *self.moments])]
         return np.concatenate([[0], *ends])
 
+    def factors(self):
+        """What multiplies γ in each step: a list [T]."""
+        t = self.seen()[:-1]
+        values = np.ones(len(t)) if self.schedule is None else np.asarray(self.schedule(t), dtype=float)
+        if values.shape != t.shape or not (np.isfinite(values) & (values >= 0)).all():
+            raise ValueError(
+                f"schedule returns shape {values.shape} for an array of shape {t.shape}, least value "
+                f"{values.min(initial=0):g}; it must keep the shape and return finite numbers ≥ 0"
+            )
+        return values.tolist()
+
     def train(self, w, b, gamma, progress):
         """Weights [..., k, N, d] at the moments, best overlaps [..., T + 1, M] and the mask of runs that diverged."""
         lead = w.shape[:-2]
         w = torch.nn.functional.normalize(w, dim=-1)
         finite = torch.ones_like(b, dtype=torch.bool)
         kept, best = [], [self.overlaps(w).abs().amax(-2)]
-        for before, after in pairwise(self.seen().tolist()):
+        for factor, (before, after) in zip(self.factors(), pairwise(self.seen().tolist()), strict=True):
             x, y = self.draw(lead, after - before)
             u = x @ w.mT
             g = self.activation.derivative(u + b[..., None, :]) * y[..., None]
-            new = w + gamma[..., None] * (g.mT @ x - (g * u).sum(-2)[..., None] * w)
+            new = w + factor * gamma[..., None] * (g.mT @ x - (g * u).sum(-2)[..., None] * w)
             norm = torch.linalg.vector_norm(new, dim=-1)
             finite = finite & torch.isfinite(norm)
             w = torch.where(finite[..., None], new / norm[..., None], w)
