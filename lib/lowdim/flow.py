@@ -18,7 +18,7 @@ import torch
 from scipy.integrate import solve_ivp
 from scipy.interpolate import CubicSpline
 
-from lowdim import checks, compiled, hermite, results
+from lowdim import checks, compiled, hermite, results, targets
 from lowdim import device as devices
 from lowdim.data import overlap
 from lowdim.problem import prepare, start_overlaps, start_tensor
@@ -389,3 +389,79 @@ def _spiked_start(start, problem, seed):
         return w / np.linalg.norm(w, axis=1, keepdims=True)
     w = start_overlaps(np.asarray(start, dtype=float), problem.runs, 2)
     return np.column_stack([w, np.sqrt(np.maximum(1 - np.sum(w**2, axis=1), 0))])
+
+
+# Degrees that count in the drift of `additive`.
+ADDITIVE_DEGREE = 20
+
+
+def additive(link, start, times, lr, *, student=None, coefficients=None, d=None):
+    r"""Population flow of one neuron's overlaps m_1..m_M with the M orthonormal tasks of `targets.additive`.
+
+    On the correlation loss neurons do not interact, and one sample moves the overlaps of a neuron on average by
+
+        dm_i/dt = γ (A_i(m_i) − m_i Σ_j m_j A_j(m_j)),      A_i(m) = (c_i/√M) Σ_k k α_ik β_k m^{k−1},
+
+    with the Hermite coefficients α_i of σ_i and β of the student. With a dimension d the noise of the steps is included
+    to leading order, − ½ γ² (d − 1) E[y²] E[σ'(h)²] m_i, as if label and neuron were independent: right while overlaps
+    are small, or M is large.
+
+    link, coefficients  as in `targets.additive`; M is the last axis of `start`
+    start               overlaps at time 0, [runs, M] with Σ m_i² ≤ 1
+    times               increasing numbers of samples ≥ 0, [T]
+    lr                  γ, the step per sample
+    student             a name, a `Link` or a function; default: the link, if all tasks share one
+    Returns an array [runs, T, M].
+    """
+    start = np.array(start, dtype=float)
+    if start.ndim != 2 or not np.isfinite(start).all() or (np.sum(start**2, axis=1) > 1 + 1e-9).any():
+        raise ValueError(f"start has shape {start.shape}; it must be finite, of shape [runs, M], with Σ m_i² ≤ 1")
+    tasks = start.shape[1]
+    times = np.atleast_1d(np.asarray(times, dtype=float))
+    if times.ndim != 1 or (np.diff(times, prepend=0) < 0).any() or not np.isfinite(times).all():
+        raise ValueError(f"times is {times!r}; it must be an increasing list of finite numbers ≥ 0")
+    gamma = checks.positive("lr", lr)
+    if student is None and isinstance(link, list | tuple):
+        raise ValueError("student is None; it must be given when every task has its own link")
+    sigma = targets.resolve(link if student is None else student)
+    parts = link if isinstance(link, list | tuple) else [link] * tasks
+    model = targets.additive(parts, tasks, coefficients)  # checks the parts and their coefficients
+    c = np.ones(tasks) if coefficients is None else np.asarray(coefficients, dtype=float)
+    alpha = np.stack([hermite.coefficients(targets.resolve(part), ADDITIVE_DEGREE) for part in parts])
+    beta = hermite.coefficients(sigma, ADDITIVE_DEGREE)
+    k = np.arange(1, ADDITIVE_DEGREE + 1)
+    series = gamma * c[:, None] / math.sqrt(tasks) * (k * alpha[:, 1:] * beta[1:])  # [M, K]
+    used = np.flatnonzero(np.abs(series).max(axis=0) > 1e-12 * np.abs(series).max())
+    series = series[:, : used[-1] + 1 if len(used) else 1]
+    decay = 0.0
+    if d is not None:
+        d = checks.whole_number("d", d, least=model.directions + 1)
+        slope = hermite.coefficients(lambda z: sigma.vectorised.derivative(torch.as_tensor(z)).numpy() ** 2, 0)[0]
+        mean = c @ alpha[:, 0] / math.sqrt(tasks)
+        variance = np.sum(c**2 * [_variance(part) for part in parts]) / tasks
+        decay = gamma**2 / 2 * (d - 1) * (variance + mean**2) * slope
+
+    def rate(m):
+        pull = np.polynomial.polynomial.polyval(m, series.T, tensor=False)
+        return pull - m * (np.sum(m * pull, axis=-1, keepdims=True) + decay)
+
+    fastest = np.abs(series).sum(axis=1).max() + decay
+    history, m, now = [], start, 0.0
+    for time in bar(times, "flow of an additive model"):
+        steps = max(1, math.ceil((time - now) * fastest / STEP_FACTOR)) if time > now else 0
+        dt = (time - now) / max(1, steps)
+        for _ in range(steps):
+            a = rate(m)
+            b = rate(m + dt / 2 * a)
+            e = rate(m + dt / 2 * b)
+            m = m + dt / 6 * (a + 2 * b + 2 * e + rate(m + dt * e))
+        history.append(m)
+        now = time
+    return np.stack(history, axis=1)
+
+
+def _variance(link):
+    """Var f(z) of a link, z ~ N(0, 1)."""
+    function = targets.resolve(link).vectorised
+    mean = hermite.coefficients(function, 0)[0]
+    return hermite.coefficients(lambda z: (function.numpy(z) - mean) ** 2, 0)[0]

@@ -1,5 +1,6 @@
 """What a trainer of one neuron returns: overlaps against samples seen, and first passages tracked at every step."""
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -318,3 +319,52 @@ class SpikedGradient:
     teacher: np.ndarray
     spike: np.ndarray
     correlation: np.ndarray
+
+
+@dataclass(frozen=True)
+class AdditiveResult:
+    """A network in layer-wise training on an additive target of M tasks. Without a runs axis if the network had none.
+
+    samples   [k]               samples seen at each moment that was asked for
+    networks  k networks        `nets.TwoLayer`, with unit rows
+    overlaps  [runs, k, N, M]   ⟨w_j, θ_m⟩ of every neuron with every task
+    seen      [T + 1]           samples seen after each step, from 0 on
+    best      [runs, T + 1, M]  max_j |⟨w_j, θ_m⟩| after each step
+    diverged  [runs]            True where a neuron left the range of floating-point numbers; it stays where it was
+    """
+
+    samples: np.ndarray
+    networks: tuple
+    overlaps: np.ndarray
+    seen: np.ndarray
+    best: np.ndarray
+    diverged: np.ndarray
+
+    def task_times(self, level):
+        """Samples seen when some neuron first had |overlap| ≥ `level` with each task: [runs, M]; inf where never."""
+        level = checks.fraction("level", level)
+        reached = self.best >= level
+        first = self.seen[reached.argmax(axis=-2)].astype(float)
+        return np.where(reached.any(axis=-2), first, np.inf)
+
+    def samples_to_find(self, level, share=1.0):
+        """Samples seen when at least the fraction `share` of all tasks had been found: [runs]; inf where never."""
+        times = np.sort(self.task_times(level), axis=-1)
+        return times[..., math.ceil(checks.fraction("share", share) * times.shape[-1] - 1e-9) - 1]
+
+    def found(self, level):
+        """Fraction of the tasks that some neuron had found by then, at `level`: [runs, T + 1], never falling."""
+        return (self.task_times(level)[..., None, :] <= self.seen[:, None]).mean(axis=-1)
+
+
+def finish_additive(samples, networks, overlaps, seen, best, diverged, d):
+    """Build an `AdditiveResult`; warn about runs that diverged."""
+    diverged = to_host(diverged)
+    if isinstance(diverged, np.ndarray) and diverged.any():
+        warnings.warn(
+            f"{int(diverged.sum())} of {diverged.size} networks have neurons that diverged (lr is too large for "
+            f"d = {d}, or the transformed label is not finite); these stay where they were, see result.diverged",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return AdditiveResult(samples, networks, overlaps, seen, best, diverged)

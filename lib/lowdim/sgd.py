@@ -1,15 +1,18 @@
 """Gradient trainers in d dimensions. All repetitions train at once, as one tensor program with a leading runs axis."""
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 
-from lowdim import checks, compiled, data, nets, results
+from lowdim import checks, compiled, data, functions, nets, results
 from lowdim import device as devices
 from lowdim.flow import check_dynamics
-from lowdim.problem import prepare, prepare_batch, start_overlaps
+from lowdim.problem import Problem, prepare, prepare_batch, start_overlaps
 from lowdim.progress import bar
 
 # Inputs drawn at once (numbers): large enough to amortise the calls, small enough to keep memory near 16 MB.
@@ -196,10 +199,7 @@ def train_two_layer(network, target, samples, *, eta, interpolation, reuse=True,
                    [T] to [T])
     Returns a `results.TwoLayerResult`. All networks train at once, in single precision.
     """
-    moments = np.atleast_1d(samples)
-    if moments.ndim != 1 or (np.diff(moments) <= 0).any():
-        raise ValueError(f"samples is {samples!r}; it must be one whole number or several in increasing order")
-    moments = np.array([checks.whole_number("samples", moment, least=1) for moment in moments])
+    moments = _moments(samples)
     lookahead = checks.positive("eta", eta)
     place, d = network.weights.device, network.d
     problem = prepare(target, d, moments[-1], eta, 1, "linear", "correlation", lookahead, 2, None, "two steps")
@@ -495,3 +495,171 @@ def langevin(
         outputs=torch.full((*lead, width), scale / math.sqrt(width), device=place, dtype=torch.float64),
     )
     return results.finish_langevin(network, kept, torch.stack(losses, dim=-1), diverged, eta)
+
+
+# Inputs or activations of one step in `train_additive` that stay in a core's own cache (numbers): on the CPU, networks
+# train in groups of at most so many.
+CACHED = 1 << 17
+# Below so many multiplications in a step, several threads cost more than they save.
+SMALL_STEP = 1 << 24
+
+
+def train_additive(
+    network, target, samples, *, lr, schedule=None, batch=1, share=1, transform=None, directions=None, seed=0
+):
+    r"""First phase of layer-wise training: normalised online SGD of all neurons on the correlation loss.
+
+    A step takes `batch` fresh samples (x_i, y_i), the same for all neurons of a network. With s_j = sign a_j and
+    u_ij = ⟨w_j, x_i⟩,
+
+        w_j ← normalise(w_j + γ Σ_i T(y_i) s_j σ'(u_ij + b_j) (x_i − u_ij w_j)).
+
+    The gradients of a batch are added, not averaged: γ is the step per sample, and drift and noise per sample do not
+    depend on the batch as long as one step moves little. Neurons do not interact, except through their samples. Second
+    phase: ridge regression on the features, `kernels.random_features(x, y, result.networks[-1])`.
+
+    network     a `nets.TwoLayer`, of one or `runs` networks; its rows are normalised first. Biases and output weights
+                stay as they are, and of the latter only the signs matter
+    target      as in `online_sgd`, for example `targets.additive("h3", 16)`, M directions
+    samples     when to keep the network: a number of samples, or several in increasing order
+    lr          γ > 0, one number or an array [runs]
+    schedule    a function of the number of samples seen (NumPy array [T] to [T], values ≥ 0) that multiplies γ
+    share       so many consecutive runs see the same samples, for example to compare step sizes on equal terms; it must
+                divide the number of runs
+    transform   T, a vectorised function of the label; None: the label itself
+    directions  unit vectors θ_m as columns of an array [d, M]; default: the first M basis vectors
+
+    Runs (up to `share`) are independent and train at once, in single precision; on the CPU in groups that fit into its
+    cache. Returns a `results.AdditiveResult`.
+    """
+    moments = _moments(samples)
+    place, d, lead = network.weights.device, network.d, network.weights.shape[:-2]
+    runs, options = max(1, lead.numel()), {"device": place, "dtype": torch.float32}
+    share, batch = checks.whole_number("share", share, least=1), checks.whole_number("batch", batch, least=1)
+    if runs % share:
+        raise ValueError(f"share is {share}; it must divide the number of runs, {runs}")
+    problem = prepare(target, d, moments[-1], 1.0, 1, "linear", "correlation", 0.0, 2, None)
+    rule = _LayerwiseRule(
+        problem=problem,
+        activation=network.activation,
+        label=None if transform is None else functions.vectorised(transform, "transform"),
+        teacher=_given_directions(directions, d, problem.directions, options),
+        along_axes=directions is None,
+        batch=batch,
+        share=share,
+        moments=moments,
+        schedule=schedule,
+        generator=devices.generator(place, checks.whole_number("seed", seed, least=0)),
+    )
+    # Step and sign multiply whole rows: they are applied after the sum over the batch.
+    gamma = _step_sizes(lr, lead, options) * network.outputs.sign().to(torch.float32)
+    parts = [network.weights.to(torch.float32), network.biases.to(torch.float32), gamma]
+    group = min(runs, CACHED // (batch * max(network.width, d))) if place.type == "cpu" else runs
+    group = max(1, group // share) * share
+    small = group * batch * network.width * d < SMALL_STEP
+    with (
+        devices.one_thread() if small else nullcontext(),
+        bar(label=f"additive, d={d}", total=int(moments[-1]) * runs) as progress,
+    ):
+        groups = zip(*(part.split(group) for part in parts), strict=True) if lead else [parts]
+        trained = [rule.train(*pieces, progress) for pieces in groups]
+    kept, best, diverged = (torch.cat(pieces) if lead else pieces[0] for pieces in zip(*trained, strict=True))
+    overlaps = devices.to_host(rule.overlaps(kept))
+    networks = tuple(network.with_weights(w) for w in kept.to(network.weights.dtype).unbind(dim=len(lead)))
+    return results.finish_additive(moments, networks, overlaps, rule.seen(), devices.to_host(best), diverged, d)
+
+
+@dataclass(frozen=True)
+class _LayerwiseRule:
+    """The steps of `train_additive` for a group of networks."""
+
+    problem: Problem
+    activation: functions.Vectorised
+    label: functions.Vectorised | None
+    teacher: torch.Tensor
+    along_axes: bool
+    batch: int
+    share: int
+    moments: np.ndarray
+    schedule: Callable | None
+    generator: torch.Generator | None
+
+    def overlaps(self, vectors):
+        """Overlaps [..., M] of vectors [..., d] with the tasks."""
+        return vectors[..., : self.problem.directions] if self.along_axes else vectors @ self.teacher
+
+    def draw(self, lead, size):
+        """Fresh inputs x [*lead, size, d] and their labels [*lead, size], transformed; `share` runs get the same."""
+        shape = (lead[0] // self.share, size) if lead else (size,)
+        x = torch.randn(*shape, self.problem.d, generator=self.generator, device=self.teacher.device)
+        z = self.overlaps(x)
+        xi = torch.randn(*shape, generator=self.generator, device=x.device) if self.problem.target.is_noisy else None
+        y = self.problem.target.labels(z[..., 0] if self.problem.directions == 1 else z, xi)
+        y = y if self.label is None else self.label.torch(y)
+        return (x, y) if self.share == 1 else (v.repeat_interleave(self.share, dim=0) for v in (x, y))
+
+    def seen(self):
+        """Samples seen after each step: full batches, with a smaller one before each moment where it must be."""
+        ends = [np.append(np.arange(a + self.batch, b, self.batch), b) for a, b in pairwise([0, *self.moments])]
+        return np.concatenate([[0], *ends])
+
+    def factors(self):
+        """What multiplies γ in each step: a list [T]."""
+        t = self.seen()[:-1]
+        values = np.ones(len(t)) if self.schedule is None else np.asarray(self.schedule(t), dtype=float)
+        if values.shape != t.shape or not (np.isfinite(values) & (values >= 0)).all():
+            raise ValueError(
+                f"schedule returns shape {values.shape} for an array of shape {t.shape}, least value "
+                f"{values.min(initial=0):g}; it must keep the shape and return finite numbers ≥ 0"
+            )
+        return values.tolist()
+
+    def train(self, w, b, gamma, progress):
+        """Weights [..., k, N, d] at the moments, best overlaps [..., T + 1, M] and the mask of runs that diverged."""
+        lead = w.shape[:-2]
+        w = torch.nn.functional.normalize(w, dim=-1)
+        finite = torch.ones_like(b, dtype=torch.bool)
+        kept, best = [], [self.overlaps(w).abs().amax(-2)]
+        for factor, (before, after) in zip(self.factors(), pairwise(self.seen().tolist()), strict=True):
+            x, y = self.draw(lead, after - before)
+            u = x @ w.mT
+            g = self.activation.derivative(u + b[..., None, :]) * y[..., None]
+            new = w + factor * gamma[..., None] * (g.mT @ x - (g * u).sum(-2)[..., None] * w)
+            norm = torch.linalg.vector_norm(new, dim=-1)
+            finite = finite & torch.isfinite(norm)
+            w = torch.where(finite[..., None], new / norm[..., None], w)
+            best.append(self.overlaps(w).abs().amax(-2))
+            if after in self.moments:
+                kept.append(w)
+            progress.update((after - before) * max(1, lead.numel()))
+        return torch.stack(kept, dim=len(lead)), torch.stack(best, dim=len(lead)), ~finite.all(-1)
+
+
+def _moments(samples):
+    """The numbers of samples at which a network is kept, as an increasing array."""
+    moments = np.atleast_1d(samples)
+    if moments.ndim != 1 or (np.diff(moments) <= 0).any():
+        raise ValueError(f"samples is {samples!r}; it must be one whole number or several in increasing order")
+    return np.array([checks.whole_number("samples", moment, least=1) for moment in moments])
+
+
+def _step_sizes(lr, lead, options):
+    """Step sizes as a tensor that goes with [*lead, N]: [] for one number, [runs, 1] for one per run."""
+    if np.ndim(lr) == 0:
+        return torch.tensor(checks.positive("lr", lr), **options)
+    values = [checks.positive("lr", value) for value in np.asarray(lr, dtype=float).ravel()]
+    if np.shape(lr) != tuple(lead):
+        raise ValueError(f"lr has shape {np.shape(lr)}; it must be one number, or have shape {list(lead)}")
+    return torch.tensor(values, **options)[:, None]
+
+
+def _given_directions(directions, d, r, options):
+    """The columns θ_m [d, r] of the target: the first basis vectors, or the given ones, checked to be unit vectors."""
+    if directions is None:
+        return torch.eye(d, **options)[:, :r]
+    given = torch.as_tensor(directions).to(**options)
+    if tuple(given.shape) != (d, r):
+        raise ValueError(f"directions has shape {tuple(given.shape)}; it must have shape [{d}, {r}], one column a task")
+    if not given.is_meta and not torch.allclose(given.norm(dim=0), torch.ones(r, **options), atol=1e-4):
+        raise ValueError("directions has columns that are not unit vectors; all must have length 1")
+    return given

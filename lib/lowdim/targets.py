@@ -204,3 +204,49 @@ def _catalogue():
 
 
 REGISTRY = {target.name: target for target in _catalogue()}
+
+
+def additive(link, tasks, coefficients=None):
+    r"""The additive target f(h) = M^{−1/2} Σ_m c_m σ_m(h_m) of M = `tasks` directions h_m = ⟨θ_m, x⟩.
+
+    link          σ: a name ("h3"), a `Link`, a `Target` of one direction or a vectorised function; a list of M of them
+                  gives every task its own σ_m
+    coefficients  c_1..c_M, finite numbers; default: all 1
+
+    With orthonormal directions and links of mean 0 and variance 1, E[f²] = Σ_m c_m²/M. Its information exponent is the
+    least one among the tasks.
+    """
+    tasks = checks.whole_number("tasks", tasks, least=1)
+    given = list(link) if isinstance(link, list | tuple) else [link] * tasks
+    if len(given) != tasks:
+        raise ValueError(f"link is a list of {len(given)}; with tasks = {tasks} it must have {tasks} entries")
+    parts = {id(one): resolve(one) for one in given}
+    if any(part.directions > 1 or part.is_noisy for part in parts.values()):
+        bad = next(part for part in parts.values() if part.directions > 1 or part.is_noisy)
+        raise ValueError(f"link is {bad.name!r}; every task must have one direction and a label without noise")
+    c = [1.0] * tasks if coefficients is None else [checks.finite("coefficients", value) for value in coefficients]
+    if len(c) != tasks:
+        raise ValueError(f"coefficients has {len(c)} entries; with tasks = {tasks} it must have {tasks}")
+    # One evaluation serves all tasks that share link and coefficient.
+    groups = {}
+    for m, one in enumerate(given):
+        groups.setdefault((id(one), c[m]), []).append(m)
+
+    def function(h):
+        total = 0.0
+        for (key, size), members in groups.items():
+            columns = h if len(members) == tasks else h[..., members]
+            total = total + size / math.sqrt(tasks) * parts[key].vectorised.torch(columns).sum(dim=-1)
+        return total
+
+    exponent = min(
+        parts[id(one)].information_exponent for one, size in zip(given, c, strict=True) if size or tasks == 1
+    )
+    latex = r"M^{-1/2}\textstyle\sum_m c_m\,\sigma_m(h_m)"
+    if tasks == 1:
+        only, size = parts[id(given[0])], c[0]
+        scaled = functions.Vectorised(lambda h: size * only.vectorised.torch(h), "torch")
+        return Target("additive, 1 task", latex, 1, scaled, exponent, link=only.link if size == 1 else None)
+    return Target(
+        f"additive, {tasks} tasks", latex, tasks, functions.Vectorised(function, "torch", tasks), exponent, None
+    )
