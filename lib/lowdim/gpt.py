@@ -1,4 +1,4 @@
-r"""A GPT-style transformer that reads prompts (x_1, y_1, x_2, y_2, …) and predicts every y_i from what stands before it.
+r"""A GPT-style transformer that reads prompts (x_1, y_1, x_2, y_2, …) and predicts every y_i from what is before it.
 
 The set-up is that of Garg, Tsipras, Liang and Valiant (2022): points and labels alternate as tokens, a causal
 transformer with GPT-2 blocks reads them, and Adam minimises the mean squared error of all predictions over fresh
@@ -8,6 +8,7 @@ prompts. A run depends on nothing but its arguments; it can be stopped, saved an
 import math
 import os
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -163,7 +164,10 @@ class Curriculum:
         share = min(1.0, step / (self.until * steps))
         return tuple(
             min(full, first + int(share * (full - first + 1e-9)))
-            for first, full in ((min(self.d, settings.d), settings.d), (min(self.points, settings.points), settings.points))
+            for first, full in (
+                (min(self.d, settings.d), settings.d),
+                (min(self.points, settings.points), settings.points),
+            )
         )
 
 
@@ -186,7 +190,7 @@ class Training:
         steps = len(self.losses)
         edges = np.unique(np.linspace(0, steps, checks.whole_number("blocks", blocks, least=1) + 1).astype(int))
         with np.errstate(invalid="ignore"):
-            parts = [np.nanmean(self.losses[i:j, first:]) for i, j in zip(edges[:-1], edges[1:], strict=True)]
+            parts = [np.nanmean(self.losses[i:j, first:]) for i, j in pairwise(edges)]
         return (edges[:-1] + edges[1:]) / 2, np.array(parts)
 
 

@@ -1,12 +1,14 @@
 r"""Learning in context: tasks, what no learner without examples can beat, linear attention, and Algorithm 2.
 
-A prompt is (x_1, y_1, …, x_n, y_n, x) with x_i ~ N(0, I_d) and y_i = f(⟨θ, x_i⟩). The direction θ is new in every prompt,
-uniform on the unit sphere of a hidden subspace S of dimension r ("the task"); S and the link f stay. The learner gives
-y = f(⟨θ, x⟩) for the query x. It may be trained on many prompts before; its parameters do not change while it reads one.
+A prompt is (x_1, y_1, …, x_n, y_n, x) with x_i ~ N(0, I_d) and y_i = f(⟨θ, x_i⟩). The direction θ is new in every
+prompt, uniform on the unit sphere of a hidden subspace S of dimension r ("the task"); S and the link f stay. The learner
+gives y = f(⟨θ, x⟩) for the query x. It may be trained on many prompts before; its parameters do not change while it
+reads one.
 """
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,15 @@ from lowdim import device as devices
 from lowdim.gpt import GPT, Curriculum, Settings, Training, preset, risks, train
 from lowdim.progress import bar
 
-__all__ = ["GPT", "Curriculum", "Settings", "Training", "preset", "risks", "train"]
+__all__ = [
+    "GPT",
+    "Curriculum",
+    "Settings",
+    "Training",
+    "preset",
+    "risks",
+    "train",
+]  # from lowdim.gpt, besides what is here
 
 # --- Tasks --------------------------------------------------------------------------------------------------------
 
@@ -127,22 +137,26 @@ def prior_floor(target, r, degree=20):
 # --- Linear attention on linear functions -------------------------------------------------------------------------
 
 
-def linear_attention_gamma(covariance, n, noise=0.0):
-    r"""The Γ [d, d] that minimises E(y − ⟨x, Γ (1/n) Σ_i y_i x_i⟩)² over tasks y = ⟨θ, x⟩ + ε, as a NumPy array.
+def linear_attention_gamma(covariance, n):
+    r"""The Γ [d, d] that minimises E(y − ⟨x, Γ (1/n) Σ_i y_i x_i⟩)² over tasks y = ⟨θ, x⟩, as a NumPy array.
 
-    Inputs have covariance Λ = `covariance` [d, d], θ has mean zero and covariance I/d·tr-free scale drops out: with
-    E[θθᵀ] = c I and noise variance E[ε²] = noise·c·tr(Λ),
+    Inputs are Gaussian with covariance Λ = `covariance` [d, d]; E[θθᵀ] is a multiple of I. Then
 
-        Γ = Λ⁻¹-preconditioner = ((1 + 1/n) Λ + ((1 + noise) tr(Λ)/n) I)⁻¹,
+        Γ = ((1 + 1/n) Λ + (tr Λ/n) I)⁻¹,
 
-    which for Λ = I is the number n/(n + 1 + (1 + noise) d).
+    which for Λ = I is the number n/(n + d + 1).
     """
     covariance = np.asarray(covariance, dtype=np.float64)
-    n, noise = checks.whole_number("n", n, least=1), checks.not_negative("noise", noise)
+    n = checks.whole_number("n", n, least=1)
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise ValueError(f"covariance has shape {covariance.shape}; it must have shape [d, d]")
-    d = len(covariance)
-    return np.linalg.inv((1 + 1 / n) * covariance + (1 + noise) * np.trace(covariance) / n * np.eye(d))
+    return np.linalg.inv((1 + 1 / n) * covariance + np.trace(covariance) / n * np.eye(len(covariance)))
+
+
+def linear_attention_risk(d, n):
+    """The risk 1 − n/(n + d + 1) = (d + 1)/(n + d + 1) of the best Γ for x ~ N(0, I_d), |θ| = 1 and n examples."""
+    d, n = checks.whole_number("d", d, least=1), checks.whole_number("n", n, least=0)
+    return (d + 1) / (n + d + 1)
 
 
 # --- Linear attention with an MLP layer, and Algorithm 2 ----------------------------------------------------------
@@ -380,9 +394,10 @@ def fit_attention(tasks, features, count, lengths, *, ridges=RIDGES, iterations=
 
         Γ ↦ (1/T) Σ_t ⟨a_t, Γ c_t⟩ a_t c_tᵀ + λΓ = (1/T) Aᵀ diag(s) C + λΓ,     s_t = (AΓ)_t · c_t.
 
-    Memory: 2TN numbers for A and C, and a few N × N matrices for each λ. The query is independent of the context, so
-    that the operator is E[aaᵀ] Γ E[ccᵀ] + λΓ up to sampling error: its inverse, by two eigendecompositions, is the
-    preconditioner. λ is chosen among `ridges` (in units of E|a|² E|c|²/N) on the fraction `held_out` of the prompts.
+    Memory: two vectors a, c for every prompt and length, O(N²) for each λ, and one block of prompts. The query is
+    independent of the context, so that the operator is E[aaᵀ] Γ E[ccᵀ] + λΓ up to sampling error: its inverse, by two
+    eigendecompositions, is the preconditioner. λ is chosen among `ridges` (in units of E|a|² E|c|²/N) on the fraction
+    `held_out` of the prompts.
     """
     count = checks.whole_number("count", count, least=4)
     iterations = checks.whole_number("iterations", iterations, least=1)
@@ -399,18 +414,19 @@ def fit_attention(tasks, features, count, lengths, *, ridges=RIDGES, iterations=
         found, residual = conjugate_gradients(part, tried, iterations)
         rest = Summaries(seen.query[kept:], seen.context[i : i + 1, kept:], seen.labels[kept:], (n,))
         errors = (_predict(found, rest) - rest.labels).square().mean(-1)
-        best = errors.argmin()
-        gammas.append(found[best])
-        residuals.append(residual[best])
-        chosen.append(torch.as_tensor(tried, device=errors.device)[best])
-    host = [devices.to_host(torch.stack(values)) for values in (chosen, residuals)]
-    return LinearTransformer(features, torch.stack(gammas), seen.lengths, *host)
+        best = errors.argmin(keepdim=True)  # used as an index of length one: a plain number would be read on the host
+        gammas.append(found.index_select(0, best))
+        residuals.append(residual.index_select(0, best))
+        chosen.append(torch.as_tensor(tried, device=errors.device).index_select(0, best))
+    host = [devices.to_host(torch.cat(values)) for values in (chosen, residuals)]
+    return LinearTransformer(features, torch.cat(gammas), seen.lengths, *host)
 
 
 def conjugate_gradients(seen, ridges, iterations):
     """Solutions Γ [K, N, N] for the K ridges at the one length of `seen`, and their relative residuals [K]."""
     a, c, y = seen.query, seen.context[0], seen.labels
     count, width = a.shape
+    rows = max(1, BLOCK // (8 * width * len(ridges)))
     left, right = (torch.linalg.eigh(v.mT @ v / count) for v in (a, c))
     unit = left.eigenvalues.sum() * right.eigenvalues.sum() / width
     lam = unit * torch.as_tensor(ridges, device=a.device, dtype=a.dtype)[:, None, None]
@@ -418,8 +434,11 @@ def conjugate_gradients(seen, ridges, iterations):
     inverse = 1 / (products.clamp(min=0) + lam)
 
     def apply(gamma):
-        s = ((a @ gamma) * c).sum(-1)
-        return a.mT @ (s[..., None] * c) / count + lam * gamma
+        total = lam * gamma
+        for u, v in zip(a.split(rows), c.split(rows), strict=True):
+            s = ((u @ gamma) * v).sum(-1)
+            total = total + u.mT @ (s[..., None] * v) / count
+        return total
 
     def precondition(residual):
         turned = left.eigenvectors.mT @ residual @ right.eigenvectors
@@ -441,6 +460,120 @@ def conjugate_gradients(seen, ridges, iterations):
         new = dot(residual, z)
         direction, level = z + new / level.clamp(min=torch.finfo(a.dtype).tiny) * direction, new
     return gamma, (dot(residual, residual) / dot(rhs, rhs)).sqrt()[:, 0, 0]
+
+
+# --- Learners that see the prompt only ----------------------------------------------------------------------------
+
+LEARNERS = ("ridge", "kernel ridge", "network")
+
+
+def prompt_risks(learner, tasks, count, lengths, *, known_subspace=False, queries=64, seed=0):
+    """Mean squared errors [count, L] of a learner that is trained on each prompt from scratch, for all lengths.
+
+    learner  "ridge" (linear), "kernel ridge" (the better of a quadratic and a Gaussian kernel) or "network" (two
+             layers, trained by gradient descent, see `prompt_network`); all parameters are chosen by cross-validation on the
+             prompt
+    known_subspace  give the learner the r coordinates of x in the hidden subspace instead of x
+    queries  test points of each prompt
+    """
+    checks.one_of("learner", learner, LEARNERS)
+    count = checks.whole_number("count", count, least=1)
+    generator = devices.generator(tasks.device, checks.whole_number("seed", seed, least=0))
+    prompts = tasks.draw(count, max(lengths) + queries, generator)
+    x = prompts.x @ tasks.subspace if known_subspace else prompts.x
+    test, answers = x[:, -queries:], devices.to_host(prompts.y[:, -queries:])
+    errors = []
+    for n in bar(list(lengths), label=learner):
+        seen, labels = x[:, :n], prompts.y[:, :n]
+        if learner == "network":
+            found = prompt_network(seen, labels, test, seed=seed)
+        elif learner == "ridge":
+            found = kernels.ridge(seen, labels, device=tasks.device).predict(test)
+        else:
+            found = _best_kernel(seen, labels, test)
+        errors.append(np.square(found - answers).mean(-1))
+    return np.stack(errors, axis=-1)
+
+
+def _best_kernel(x, y, test):
+    """Predictions of kernel ridge regression with the kernel whose leave-one-out error is least, prompt by prompt."""
+    fits = [kernels.kernel_ridge(x, y, kernel, intercept=len(y[0]) > 1) for kernel in ("quadratic", "gaussian")]
+    scores = np.stack([fit.loo.min(-1) for fit in fits])
+    return np.where((scores.argmin(0) == 0)[:, None], *(fit.predict(test) for fit in fits))
+
+
+def prompt_network(x, y, test, *, width=48, rates=(0.3, 1.0), steps=150, folds=4, seed=0):
+    r"""Predictions [R, m] of two-layer ReLU networks trained on the prompts x [R, n, d], y [R, n] by gradient descent.
+
+    f(x) = (1/√N) Σ_j a_j max(⟨w_j, x⟩ + b_j, 0); both layers move by full-batch steps. Rate and number of steps (every
+    tenth is looked at, zero included, where f is replaced by 0) are chosen by cross-validation on each prompt.
+    """
+    count, n, d = x.shape
+    folds = min(folds, n)
+    place = torch.arange(n, device=x.device) % folds
+    kept = torch.stack([*(place != k for k in range(folds)), torch.ones_like(place, dtype=torch.bool)]).to(x.dtype)
+    best, answer = None, None
+    for rate in rates:
+        generator = devices.generator(x.device, seed)
+        options = {"generator": generator, "device": x.device, "dtype": x.dtype}
+        shape = (count, folds + 1)
+        w = torch.randn(1, 1, width, d, **options).expand(*shape, -1, -1) / math.sqrt(d)
+        b = torch.zeros(*shape, 1, width, device=x.device, dtype=x.dtype)
+        a = torch.randn(1, 1, width, 1, **options).expand(*shape, -1, -1)
+        share = (kept / kept.sum(-1, keepdim=True))[None, :, :, None]
+        points, size = x[:, None], math.sqrt(width)
+        for step in range(steps + 1):
+            h = points @ w.mT + b
+            value = torch.relu(h)
+            residual = y[:, None, :, None] - value @ a / size
+            if step % 10 == 0:
+                error = y[:, None, :, None].expand_as(residual) if step == 0 else residual
+                score = (error[:, :-1, :, 0].square() * (1 - kept[:-1])).sum((1, 2)) / n
+                made = torch.relu(test @ w[:, -1].mT + b[:, -1]) @ a[:, -1] / size
+                made = torch.zeros_like(made[..., 0]) if step == 0 else made[..., 0]
+                better = torch.ones_like(score, dtype=torch.bool) if best is None else score < best
+                best = score if best is None else torch.where(better, score, best)
+                answer = made if answer is None else torch.where(better[:, None], made, answer)
+            pull = residual * share / size
+            inner = pull * a.mT * (h > 0)
+            w, b, a = (
+                v + rate * g
+                for v, g in ((w, inner.mT @ points), (b, inner.sum(-2, keepdim=True)), (a, value.mT @ pull))
+            )
+    return devices.to_host(answer)
+
+
+# --- What did it learn? -------------------------------------------------------------------------------------------
+
+
+def sensitivities(model, tasks, count, points, *, seed=0):
+    """How the last prediction of a `GPT` depends on its inputs: gradients with respect to the query [count, d] and to
+    all examples [count·(points − 1), d], on fresh prompts."""
+    generator = devices.generator(tasks.device, checks.whole_number("seed", seed, least=0))
+    prompts = tasks.draw(count, points, generator)
+    x = prompts.x.detach().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(model(x, prompts.y)[:, -1].sum(), x)
+    return gradient[:, -1].detach(), gradient[:, :-1].detach().flatten(0, 1)
+
+
+def share_inside(vectors, subspace):
+    """The fraction of the squared length of `vectors` [k, d] that lies in the subspace [d, r]: r/d for random ones."""
+    vectors = vectors.to(subspace.dtype)
+    return float((vectors @ subspace).square().sum() / vectors.square().sum())
+
+
+def first_layer_maps(model):
+    """The matrices [k, d] by which the first block of a `GPT` reads inputs: to its queries and keys, values, and MLP.
+
+    Products of the read-in with the block's own matrices and the gains of its normalisations; the normalisations'
+    division and what attention adds before the MLP are left out.
+    """
+    block, w = model.blocks[0], model.settings.width
+    with torch.no_grad():
+        stream = model.read_in.weight - model.read_in.weight.mean(0)
+        qkv = block.qkv.weight @ (block.before_attention.weight[:, None] * stream)
+        mlp = block.up.weight @ (block.before_mlp.weight[:, None] * stream)
+    return {"queries and keys": qkv[: 2 * w], "values": qkv[2 * w :], "MLP": mlp}
 
 
 # --- The shipped transformer --------------------------------------------------------------------------------------
@@ -500,7 +633,7 @@ def pretrain_gpt(*, steps=None, checkpoint=None, out=None, device=None):
     )
     if out is not None:
         edges = np.unique(np.linspace(0, recipe["steps"], 181).astype(int))
-        blocks = [result.losses[i:j].mean(0) for i, j in zip(edges[:-1], edges[1:], strict=True)]
+        blocks = [result.losses[i:j].mean(0) for i, j in pairwise(edges)]
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         state = {name: value.cpu() for name, value in result.model.state_dict().items()}
         middle = torch.as_tensor((edges[:-1] + edges[1:]) / 2)
