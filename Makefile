@@ -8,7 +8,7 @@ PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 N      ?= 20
 
-.PHONY: help book test test-colab chapter seeds bench notebooks clean distclean
+.PHONY: help book test test-colab chapter seeds bench pretrained notebooks clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ seeds: $(READY) ## repeat all claims under N other seeds: make seeds N=20 [CHAPT
 
 bench: $(READY) ## measure speed and memory against the baselines
 	@$(PYTHON) -m benchmarks --out _build/bench --strict
+
+pretrained: $(READY) ## train the transformer that ships with the library again (about 15 minutes)
+	@$(PYTHON) -m tools.pretrained
 
 notebooks: $(READY) ## write the chapters as notebooks for Colab and Jupyter into _build/notebooks
 	@$(PYTHON) -m tools.notebooks
