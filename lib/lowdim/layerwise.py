@@ -164,7 +164,6 @@ def first_slopes(network, mix, v, w, x):
 
 def train_second_layer(network, data, features, r, refinements, tick):
     """U [runs, p₁, r] and b₂, features ψ on all rows, and R² of h* given u at each step [runs, steps + 1, r]."""
-    p1 = features.shape[-1]
     test = slice(data.n, None)
     start = features @ network.second.mT[..., :r]
     overlaps = [explained(data.h[:, test], start[:, test])]
@@ -193,7 +192,7 @@ def train_second_layer(network, data, features, r, refinements, tick):
     weights = mix @ best.mT
     biases = network.second_biases - (weights @ head.mean[..., None])[..., 0]
     second = _second_features(network, centred @ best, mix)
-    return weights.reshape(*weights.shape[:-1], p1), biases, second, torch.stack(overlaps, 1)
+    return weights, biases, second, torch.stack(overlaps, 1)
 
 
 def second_slopes(network, u, mix, w):
@@ -229,12 +228,14 @@ def _standardised(u, centred):
 
 
 def _further_directions(centred, u, data, count):
-    r"""Directions [runs, p₁, count] beyond u by the same idea one level up: the top eigenvectors, by absolute value, of
+    r"""Directions [runs, p₁, count] beyond u by the same idea one level up: the lowest eigenvectors of
 
-        B = (1/n) Σ_i t_i φ̃_i φ̃_iᵀ,    t = the part of y·u that is left without its mean,
+        B = (1/n) Σ_i t_i φ̃_i φ̃_iᵀ,    t = y tanh(u) without its mean,
 
-    in whitened features φ̃ orthogonal to u. It is the gradient of the correlation loss of a neuron σ₂(αu + εv), to
-    first order in ε and in α.
+    in whitened features φ̃ orthogonal to u and divided by their length in each sample. It is the gradient of the
+    correlation loss of a neuron that sees αu + εv, to first order in ε. For a sum of saturating links the coefficient
+    of u·He₂(v) in the label is negative: both branches together say less than one of them twice. Without the tanh and
+    the lengths the heavy tails of cubic features hide it.
     """
     train = centred[:, : data.cut]
     s, e = torch.linalg.eigh((train.mT @ train / data.cut).double())
@@ -244,12 +245,13 @@ def _further_directions(centred, u, data, count):
     white = train @ whiten
     y = data.y[:, : data.cut]
     first = (train @ u)[..., 0]
-    t = (y - y.mean(1, keepdim=True)) * first
+    first = first / first.std(1, keepdim=True)
+    t = (y - y.mean(1, keepdim=True)) * torch.tanh(first)
     t = t - t.mean(1, keepdim=True)
     along = torch.nn.functional.normalize((white.mT @ first[..., None]).double(), dim=1)
+    white = white / white.square().mean(-1, keepdim=True).sqrt()
     b = ((white * t[..., None]).mT @ white / data.cut).double()
-    for side in (-2, -1):
-        b = b - (along @ (along.mT @ b) if side == -2 else (b @ along) @ along.mT)
-    values, vectors = torch.linalg.eigh(b)
-    top = values.abs().topk(count, dim=-1).indices
-    return whiten @ vectors.gather(-1, top[:, None].expand(-1, vectors.shape[1], -1)).to(train.dtype)
+    b = b - along @ (along.mT @ b)
+    b = b - (b @ along) @ along.mT
+    lowest = torch.linalg.eigh(b).eigenvectors[..., :count]
+    return whiten @ lowest.to(train.dtype)

@@ -164,8 +164,8 @@ class ThreeLayer:
         return (self.second_features(x) @ self.outputs[..., None])[..., 0] + self.intercept[..., None]
 
 
-# Degrees one, two and three in equal parts. Enough such neurons *with random biases* span all cubic polynomials of a few
-# variables; without biases the linear part of a unit direction is tied to its cubic part and the span is smaller.
+# Degrees one, two and three in equal parts. Enough such neurons with random biases span all cubic polynomials of a
+# few variables; without biases the linear part of a unit direction is tied to its cubic part and the span is smaller.
 CUBIC = links.polynomial([0.0, 3**-0.5, 3**-0.5, 3**-0.5], r"(h_1+h_2+h_3)/\sqrt3")
 
 

@@ -322,7 +322,7 @@ SCENARIOS = ("I", "II", "III")
 
 
 def train_three_layer(
-    network, target, n, *, scenario="III", rank=None, steps=(20, 4, 3), validation=0.2, test=4000, seed=0
+    network, target, n, *, scenario="III", rank=None, steps=(20, 6, 6), validation=0.2, test=4000, seed=0
 ):
     r"""Train a three-layer network layer by layer on n samples of a tree target, all runs at once.
 
@@ -342,7 +342,8 @@ def train_three_layer(
     neurons stay random combinations of `rank` learned directions.
 
     Second layer. W₂ = C Uᵀ, with C as drawn. U starts with one preconditioned gradient step from zero, U = (ΦᵀΦ/n +
-    λ)⁻¹Φᵀy/n; for r > 1 the leading eigenvectors of (1/n) Σ t u φφᵀ in whitened features join it. Then steps[2]
+    λ)⁻¹Φᵀy/n; for r > 1 the lowest eigenvectors of (1/n) Σ y tanh(u) φφᵀ in whitened features
+    join it (this is for saturating links). Then steps[2]
     preconditioned steps on U with the read-out refitted before each. Of all steps the one with the least error on the
     held-out rows is kept.
 
@@ -375,16 +376,14 @@ def train_three_layer(
         raise ValueError(f"rank is {rank}; it must be at most d = {network.d} and the width {network.widths[0]}")
     generator = devices.generator(network.first.device, checks.whole_number("seed", seed, least=0))
     one = not lead
-    nets_, trees = (network, target) if not one else (_with_runs(network), _with_runs(target))
-    runs = nets_.first.shape[0]
-    widest = (
-        max(network.d * rank, network.widths[0] * target.r, sum(network.widths)) if several or scenario != "I" else 1
-    )
-    group = max(1, LAYER_BLOCK // ((n + test) * max(widest, sum(network.widths))))
+    students, trees = (_with_runs(network), _with_runs(target)) if one else (network, target)
+    runs = students.first.shape[0]
+    widest = max(network.d * rank, network.widths[0] * target.r, sum(network.widths))
+    group = max(1, LAYER_BLOCK // ((n + test) * widest))
     parts = {name: [] for name in names}
     passes = (steps[1] + 1) * ("II" in names or "III" in names) + (steps[2] + 1) * ("III" in names) + len(names)
     with bar(label=f"three layers, d={network.d}, n={n}", total=passes * -(-runs // group)) as progress:
-        for part, tree in zip(_run_groups(nets_, group), trees.split(group), strict=True):
+        for part, tree in zip(_run_groups(students, group), trees.split(group), strict=True):
             data = _tree_data(tree, n, n - held, test, generator, part.first.dtype)
             for name, result in _layers(part, data, tree.r, names, rank, steps, progress.update):
                 parts[name].append(result)
