@@ -1,4 +1,4 @@
-"""Two-layer networks as data: weights, biases and outputs as tensors, with an optional leading runs axis."""
+"""Two- and three-layer networks as data: weights, biases and outputs as tensors, with an optional leading runs axis."""
 
 import math
 from dataclasses import dataclass, replace
@@ -116,3 +116,88 @@ def resolve_activation(activation):
             f"activation is {activation.name!r} with {activation.directions} directions; it must have one, e.g. 'tanh'"
         )
     return functions.vectorised(activation, "activation")
+
+
+@dataclass(frozen=True)
+class ThreeLayer:
+    r"""The network f(x) = ⟨w₃, ψ(x)⟩ + c, ψ = σ₂(W₂ φ(x) + b₂)/√p₂, φ = σ₁(W₁ x + b₁)/√p₁: one or `runs` of them.
+
+    first    W₁ [p₁, d] or [runs, p₁, d]      first_biases   b₁ [p₁] or [runs, p₁]
+    second   W₂ [p₂, p₁] or [runs, p₂, p₁]    second_biases  b₂ [p₂] or [runs, p₂]
+    outputs  w₃ [p₂] or [runs, p₂]            intercept      c [] or [runs]
+    activations  (σ₁, σ₂), callable on tensors, with their derivatives
+    """
+
+    activations: tuple
+    first: torch.Tensor
+    first_biases: torch.Tensor
+    second: torch.Tensor
+    second_biases: torch.Tensor
+    outputs: torch.Tensor
+    intercept: torch.Tensor
+
+    @property
+    def d(self):
+        """Dimension of the input."""
+        return self.first.shape[-1]
+
+    @property
+    def widths(self):
+        """The widths (p₁, p₂)."""
+        return self.first.shape[-2], self.second.shape[-2]
+
+    def first_features(self, x):
+        """The features φ(x) of the first hidden layer, [n, p₁] or [runs, n, p₁], for inputs x [..., n, d]."""
+        h = x @ self.first.mT + self.first_biases[..., None, :]
+        return self.activations[0].torch(h) / math.sqrt(self.widths[0])
+
+    def second_inputs(self, x):
+        """The pre-activations W₂ φ(x) + b₂ of the second hidden layer, [n, p₂] or [runs, n, p₂]."""
+        return self.first_features(x) @ self.second.mT + self.second_biases[..., None, :]
+
+    def second_features(self, x):
+        """The features ψ(x) of the second hidden layer, [n, p₂] or [runs, n, p₂]."""
+        return self.activations[1].torch(self.second_inputs(x)) / math.sqrt(self.widths[1])
+
+    def __call__(self, x):
+        """The outputs f(x): [n] or [runs, n]."""
+        return (self.second_features(x) @ self.outputs[..., None])[..., 0] + self.intercept[..., None]
+
+
+# Degrees one, two and three in equal parts. Enough such neurons with random biases span all cubic polynomials of a
+# few variables; without biases the linear part of a unit direction is tied to its cubic part and the span is smaller.
+CUBIC = links.polynomial([0.0, 3**-0.5, 3**-0.5, 3**-0.5], r"(h_1+h_2+h_3)/\sqrt3")
+
+
+def three_layer(
+    d, widths, activations=(CUBIC, "relu"), *, bias=(1.0, 1.0), runs=None, seed=0, device=None, dtype=torch.float32
+):
+    r"""Draw a three-layer network at random, in single precision unless told.
+
+    The rows of W₁ are uniform on the unit sphere, (W₂)_ij ~ N(0, 1), b₁ ~ N(0, bias₁²), b₂ ~ N(0, bias₂²) and w₃ = 0,
+    c = 0: with φ = σ₁/√p₁ all pre-activations are of order one. widths = (p₁, p₂); activations = (σ₁, σ₂), each a
+    name, a `Link` or a function; the first is (h₁ + h₂ + h₃)/√3 by default.
+    """
+    d = checks.whole_number("d", d, least=1)
+    pairs = {"widths": widths, "activations": activations, "bias": bias}
+    for name, value in pairs.items():
+        if not isinstance(value, tuple | list) or len(value) != 2:
+            raise ValueError(f"{name} is {value!r}; it must be a pair, one for each hidden layer")
+    p1, p2 = (checks.whole_number("widths", p, least=1) for p in widths)
+    scales = [checks.not_negative("bias", b) for b in bias]
+    lead = () if runs is None else (checks.whole_number("runs", runs, least=1),)
+    place = devices.resolve(device)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+
+    def normal(*shape):
+        return torch.randn(*lead, *shape, generator=generator, device=place, dtype=dtype)
+
+    return ThreeLayer(
+        activations=tuple(resolve_activation(sigma) for sigma in activations),
+        first=torch.nn.functional.normalize(normal(p1, d), dim=-1),
+        first_biases=scales[0] * normal(p1),
+        second=normal(p2, p1),
+        second_biases=scales[1] * normal(p2),
+        outputs=torch.zeros(*lead, p2, device=place, dtype=dtype),
+        intercept=torch.zeros(lead, device=place, dtype=dtype),
+    )

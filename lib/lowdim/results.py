@@ -368,3 +368,41 @@ def finish_additive(samples, networks, overlaps, seen, best, diverged, d):
             stacklevel=3,
         )
     return AdditiveResult(samples, networks, overlaps, seen, best, diverged)
+
+
+@dataclass(frozen=True)
+class ThreeLayerResult:
+    """A three-layer network after layer-wise training on n samples, in `runs` repetitions: `sgd.train_three_layer`.
+
+    scenario  "I", "II" or "III"                   network  the trained `nets.ThreeLayer`
+    errors    [runs]              mean squared test error over the variance of the labels
+    overlaps  [runs, steps + 1]   fraction of the first layer's directions in the span of W*, step by step
+    shallow   [runs, k + 1]       test error of the two-layer network made of the first layer and a linear head, at the
+                                  start and after each of the k preconditioned steps
+    branches  [runs, steps + 1, r]  R² of h*_i given the learned second-layer directions, step by step (first entry:
+                                  r untrained neurons)
+    diverged  [runs]              True where the error is not finite; it is then set to infinity
+    d, n                          dimension and number of samples, the held-out ones included
+    Without a runs axis in network and target, the runs axis is missing here too.
+    """
+
+    scenario: str
+    network: object
+    errors: np.ndarray
+    overlaps: np.ndarray
+    shallow: np.ndarray
+    branches: np.ndarray
+    diverged: np.ndarray
+    d: int
+    n: int
+
+
+def warn_of_infinite_errors(diverged, d, n):
+    """Say how many runs of a layer-wise training have no finite error; `diverged` [runs] or one truth value."""
+    if isinstance(diverged, np.ndarray) and diverged.any():
+        warnings.warn(
+            f"{int(diverged.sum())} of {diverged.size} runs diverged (d = {d}, n = {n}): their features are not "
+            "finite, see result.diverged",
+            RuntimeWarning,
+            stacklevel=4,
+        )

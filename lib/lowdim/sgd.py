@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from lowdim import checks, compiled, data, functions, nets, results
+from lowdim import checks, compiled, data, functions, layerwise, nets, results
 from lowdim import device as devices
 from lowdim.flow import check_dynamics
 from lowdim.problem import Problem, prepare, prepare_batch, start_overlaps
@@ -663,3 +663,144 @@ def _given_directions(directions, d, r, options):
     if not given.is_meta and not torch.allclose(given.norm(dim=0), torch.ones(r, **options), atol=1e-4):
         raise ValueError("directions has columns that are not unit vectors; all must have length 1")
     return given
+
+
+# Numbers that the largest array of one group of runs may have in `train_three_layer`: a quarter of a gigabyte.
+LAYER_BLOCK = 1 << 26
+SCENARIOS = ("I", "II", "III")
+
+
+def train_three_layer(
+    network, target, n, *, scenario="III", rank=None, steps=(20, 6, 6), validation=0.2, test=4000, seed=0
+):
+    r"""Train a three-layer network layer by layer on n samples of a tree target, all runs at once.
+
+        f(x) = ⟨w₃, σ₂(W₂ σ₁(W₁ x + b₁) + b₂)⟩ + c
+
+    scenario "I"    W₁ and W₂ stay as drawn; only the read-out (w₃, c) is fitted
+             "II"   W₁ is trained and frozen; W₂ stays as drawn; read-out
+             "III"  W₁ is trained and frozen, then W₂, then the read-out
+             or several of them, e.g. ("I", "II", "III"): they see the same samples, and the first layer is trained once
+
+    First layer. With t the label without its mean and linear part and V [d, rank] orthonormal,
+
+        V ← orth((1/n) Σ_i t_i (x_i x_iᵀ − I) V)                        steps[0] times, then
+        V ← orth(V + (JᵀJ/n + λ)⁻¹ Jᵀ(y − f₁)/n),  J = ∂f₁/∂V           steps[1] times,
+
+    where f₁ is a linear head on φ = σ₁(W₁x + b₁)/√p₁, refitted before each step, and W₁ = R Vᵀ with R as drawn. The
+    neurons stay random combinations of `rank` learned directions.
+
+    Second layer. W₂ = C Uᵀ, with C as drawn. U starts with one preconditioned gradient step from zero, U = (ΦᵀΦ/n +
+    λ)⁻¹Φᵀy/n; for r > 1 the lowest eigenvectors of (1/n) Σ y tanh(u) φφᵀ in whitened features
+    join it (this is for saturating links). Then steps[2]
+    preconditioned steps on U with the read-out refitted before each. Of all steps the one with the least error on the
+    held-out rows is kept.
+
+    network     a `nets.ThreeLayer`; target  a `targets.Tree` with the same runs axis, or none
+    n           number of samples in all, of which the fraction `validation` is held out: ridge parameters and the
+                number of steps are chosen there, never on the test sample
+    rank        number of learned first-layer directions; default: those of the target, r·m
+    test        number of fresh samples for test errors and overlaps
+    Returns a `results.ThreeLayerResult`, or a dict of them by scenario. What a frozen layer computes is computed once.
+    """
+    several = not isinstance(scenario, str)
+    names = tuple(checks.one_of("scenario", s, SCENARIOS) for s in (scenario if several else (scenario,)))
+    n, test = checks.whole_number("n", n, least=5), checks.whole_number("test", test, least=2)
+    held = round(n * checks.fraction("validation", validation))
+    if not 0 < held < n - 1:
+        raise ValueError(f"validation is {validation!r}; of n = {n} samples it must leave some on both sides")
+    if len(steps) != 3:
+        raise ValueError(f"steps is {steps!r}; it must be three whole numbers ≥ 0")
+    steps = [checks.whole_number("steps", s, least=0) for s in steps]
+    if network.d != target.d:
+        raise ValueError(f"network takes inputs of dimension {network.d}; the target has d = {target.d}")
+    lead = network.first.shape[:-2]
+    if lead != target.directions.shape[:-2] or network.first.device != target.directions.device:
+        raise ValueError(
+            f"network has runs axis {tuple(lead)} on {network.first.device}, the target "
+            f"{tuple(target.directions.shape[:-2])} on {target.directions.device}; they must agree"
+        )
+    rank = target.r * target.width if rank is None else checks.whole_number("rank", rank, least=1)
+    if rank > min(network.d, network.widths[0]):
+        raise ValueError(f"rank is {rank}; it must be at most d = {network.d} and the width {network.widths[0]}")
+    generator = devices.generator(network.first.device, checks.whole_number("seed", seed, least=0))
+    one = not lead
+    students, trees = (_with_runs(network), _with_runs(target)) if one else (network, target)
+    runs = students.first.shape[0]
+    widest = max(network.d * rank, network.widths[0] * target.r, sum(network.widths))
+    group = max(1, LAYER_BLOCK // ((n + test) * widest))
+    parts = {name: [] for name in names}
+    passes = (steps[1] + 1) * ("II" in names or "III" in names) + (steps[2] + 1) * ("III" in names) + len(names)
+    with bar(label=f"three layers, d={network.d}, n={n}", total=passes * -(-runs // group)) as progress:
+        for part, tree in zip(_run_groups(students, group), trees.split(group), strict=True):
+            data = _tree_data(tree, n, n - held, test, generator, part.first.dtype)
+            for name, result in _layers(part, data, tree.r, names, rank, steps, progress.update):
+                parts[name].append(result)
+    found = {name: _joined(name, parts[name], network.d, n, one) for name in names}
+    return found if several else found[scenario]
+
+
+def _layers(network, data, r, names, rank, steps, tick):
+    """Yield (scenario, (network, errors, overlaps, shallow, branches)) for one group of runs."""
+    trained = None
+    for name in names:
+        if name == "I":
+            layer = layerwise.untrained_first_layer(network, data, rank)
+        else:
+            if trained is None:
+                trained = layerwise.train_first_layer(network, data, rank, steps[0], steps[1], tick)
+            layer = trained
+        student = replace(network, first=layer.weights)
+        if name == "III":
+            second, biases, features, branches = layerwise.train_second_layer(
+                student, data, layer.features, r, steps[2], tick
+            )
+            student = replace(student, second=second, second_biases=biases)
+        else:
+            inputs = layer.features @ network.second.mT + network.second_biases[:, None]
+            branches = layerwise.explained(data.h[:, data.n :], inputs[:, data.n :, :r])[:, None]
+            features = network.activations[1].torch(inputs) / math.sqrt(network.widths[1])
+        head = layerwise.fit(features, data.y, data.cut, data.n)
+        errors = data.test_error(head(features))
+        level = head.level - (head.w * head.mean).sum(-1)
+        tick()
+        yield name, (replace(student, outputs=head.w, intercept=level), errors, layer.overlaps, layer.shallow, branches)
+
+
+def _tree_data(tree, n, cut, test, generator, dtype):
+    """Fresh inputs for training, validation and test, with labels and h*."""
+    runs, _, d = tree.directions.shape
+    x = torch.randn(runs, n + test, d, generator=generator, device=tree.directions.device, dtype=dtype)
+    h = tree.second(x)
+    return layerwise.Data(x, tree.link.torch(h).sum(-1), h, tree.directions, cut, n)
+
+
+_NETWORK_TENSORS = ("first", "first_biases", "second", "second_biases", "outputs", "intercept")
+
+
+def _with_runs(thing):
+    """A network or tree without a runs axis, as one run."""
+    names = _NETWORK_TENSORS if hasattr(thing, "first_biases") else ("directions", "coefficients")
+    return replace(thing, **{name: getattr(thing, name)[None] for name in names})
+
+
+def _run_groups(network, size):
+    """The networks of at most `size` runs each."""
+    parts = zip(*(getattr(network, name).split(size) for name in _NETWORK_TENSORS), strict=True)
+    return [replace(network, **dict(zip(_NETWORK_TENSORS, part, strict=True))) for part in parts]
+
+
+def _joined(name, parts, d, n, one):
+    """One `ThreeLayerResult` from those of all groups of runs; a warning about runs that diverged."""
+    networks, *rest = zip(*parts, strict=True)
+    tensors = {key: torch.cat([getattr(net, key) for net in networks]) for key in _NETWORK_TENSORS}
+    errors, overlaps, shallow, branches = (torch.cat(values) for values in rest)
+    diverged = ~torch.isfinite(errors)
+    errors = torch.where(diverged, torch.inf, errors)
+    if one:
+        tensors = {key: value[0] for key, value in tensors.items()}
+        errors, overlaps, shallow, branches, diverged = (v[0] for v in (errors, overlaps, shallow, branches, diverged))
+    network = replace(networks[0], **tensors)
+    arrays = [devices.to_host(v) for v in (errors, overlaps, shallow, branches, diverged)]
+    results.warn_of_infinite_errors(arrays[-1], d, n)
+    return results.ThreeLayerResult(name, network, *arrays, d, n)

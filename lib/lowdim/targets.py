@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lowdim import checks, functions, hermite, links, polynomials
+from lowdim import device as devices
 
 
 @dataclass(frozen=True)
@@ -250,3 +251,77 @@ def additive(link, tasks, coefficients=None):
     return Target(
         f"additive, {tasks} tasks", latex, tasks, functions.Vectorised(function, "torch", tasks), exponent, None
     )
+
+
+@dataclass(frozen=True)
+class Tree:
+    r"""A tree target y = Σ_{i=1}^r g(h_i), h_i = ⟨a_i, p(z_i)⟩, z_i = W_i x: the hierarchy x → z → h → y.
+
+    directions    [r·m, d] or [runs, r·m, d]   the rows of W_1, …, W_r one below the other; all orthonormal
+    coefficients  [r, m] or [runs, r, m]       a_i, of norm one
+    polynomial    p, applied entry by entry    link  g
+    """
+
+    directions: torch.Tensor
+    coefficients: torch.Tensor
+    polynomial: functions.Vectorised
+    link: functions.Vectorised
+
+    @property
+    def d(self):
+        """Dimension of the input."""
+        return self.directions.shape[-1]
+
+    @property
+    def r(self):
+        """Number r of branches."""
+        return self.coefficients.shape[-2]
+
+    @property
+    def width(self):
+        """Number m of directions of each branch."""
+        return self.coefficients.shape[-1]
+
+    def first(self, x):
+        """z = (z_1, …, z_r), [..., n, r·m], for inputs x [..., n, d]."""
+        return x @ self.directions.mT
+
+    def second(self, x):
+        """h = (h_1, …, h_r), [..., n, r], for inputs x [..., n, d]."""
+        z = self.first(x)
+        p = self.polynomial.torch(z).unflatten(-1, (self.r, self.width))
+        return (p * self.coefficients[..., None, :, :]).sum(-1)
+
+    def __call__(self, x):
+        """The labels y, [..., n], for inputs x [..., n, d]."""
+        return self.link.torch(self.second(x)).sum(-1)
+
+    def split(self, size):
+        """The targets of at most `size` runs each, in order (the target itself if it has no runs axis)."""
+        if self.directions.ndim == 2:
+            return [self]
+        pairs = zip(self.directions.split(size), self.coefficients.split(size), strict=True)
+        return [Tree(w, a, self.polynomial, self.link) for w, a in pairs]
+
+
+def tree(d, r=1, *, width=None, polynomial="He2+He3", link="tanh", runs=None, seed=0, device=None, dtype=torch.float32):
+    r"""Draw a tree target: r branches with m = `width` random orthonormal directions each (default √d, rounded).
+
+    The coefficients are random signs, a_ij = ±1/√m. `polynomial` p and `link` g are names, `Link`s, `Target`s of one
+    direction or functions written with torch. runs=None draws one target without a runs axis.
+    """
+    d, r = checks.whole_number("d", d, least=1), checks.whole_number("r", r, least=1)
+    m = round(math.sqrt(d)) if width is None else checks.whole_number("width", width, least=1)
+    if r * m > d:
+        raise ValueError(f"d is {d}; {r} branches with {m} directions each need d ≥ {r * m}")
+    lead = () if runs is None else (checks.whole_number("runs", runs, least=1),)
+    place = devices.resolve(device)
+    generator = devices.generator(place, checks.whole_number("seed", seed, least=0))
+    options = {"generator": generator, "device": place}
+    basis = torch.linalg.qr(torch.randn(*lead, d, r * m, dtype=dtype, **options)).Q
+    signs = 2 * torch.randint(0, 2, (*lead, r, m), **options) - 1
+    p, g = (
+        functions.vectorised(get(f, name) if isinstance(f, str) else f, name)
+        for name, f in (("polynomial", polynomial), ("link", link))
+    )
+    return Tree(basis.mT.contiguous(), signs.to(dtype) / math.sqrt(m), p, g)
