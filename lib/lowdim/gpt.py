@@ -5,6 +5,7 @@ transformer with GPT-2 blocks reads them, and Adam minimises the mean squared er
 prompts. A run depends on nothing but its arguments; it can be stopped, saved and continued to the same bits on a CPU.
 """
 
+import contextlib
 import math
 import os
 from dataclasses import asdict, dataclass
@@ -242,7 +243,7 @@ def train(
     model = GPT(settings, seed=seed, device=place)
     optimiser = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.99), foreach=True)
     half = precision is not None and place.type == "cuda"
-    scaler = torch.amp.GradScaler(place.type, enabled=half and precision == "float16")
+    scaler = torch.amp.GradScaler("cuda", enabled=half and precision == "float16")
     losses = torch.full((steps, settings.points), torch.nan, device=place)
     run = {"settings": asdict(settings), "steps": steps, "batch": batch, "lr": lr, "warmup": warmup, "seed": seed,
            "precision": precision, "curriculum": asdict(curriculum) if curriculum else None}  # fmt: skip
@@ -254,7 +255,7 @@ def train(
             prompts = tasks.draw(batch, points, generator, coordinates=d)
             for group in optimiser.param_groups:
                 group["lr"] = lr * rate(step, steps, warmup)
-            with torch.autocast(place.type, dtype=getattr(torch, precision or "bfloat16"), enabled=half):
+            with torch.autocast("cuda", dtype=getattr(torch, precision)) if half else contextlib.nullcontext():
                 errors = (model(prompts.x, prompts.y) - prompts.y).square().mean(0)
             optimiser.zero_grad(set_to_none=True)
             scaler.scale(errors.mean()).backward()

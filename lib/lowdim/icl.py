@@ -1,9 +1,9 @@
 r"""Learning in context: tasks, what no learner without examples can beat, linear attention, and Algorithm 2.
 
 A prompt is (x_1, y_1, …, x_n, y_n, x) with x_i ~ N(0, I_d) and y_i = f(⟨θ, x_i⟩). The direction θ is new in every
-prompt, uniform on the unit sphere of a hidden subspace S of dimension r ("the task"); S and the link f stay. The learner
-gives y = f(⟨θ, x⟩) for the query x. It may be trained on many prompts before; its parameters do not change while it
-reads one.
+prompt, uniform on the unit sphere of a hidden subspace S of dimension r ("the task"); S and the link f stay. The
+learner gives y = f(⟨θ, x⟩) for the query x. It may be trained on many prompts before; its parameters do not change
+while it reads one.
 """
 
 import math
@@ -471,8 +471,8 @@ def prompt_risks(learner, tasks, count, lengths, *, known_subspace=False, querie
     """Mean squared errors [count, L] of a learner that is trained on each prompt from scratch, for all lengths.
 
     learner  "ridge" (linear), "kernel ridge" (the better of a quadratic and a Gaussian kernel) or "network" (two
-             layers, trained by gradient descent, see `prompt_network`); all parameters are chosen by cross-validation on the
-             prompt
+             layers, trained by gradient descent, see `prompt_network`); all parameters are chosen by cross-validation
+             on the prompt
     known_subspace  give the learner the r coordinates of x in the hidden subspace instead of x
     queries  test points of each prompt
     """

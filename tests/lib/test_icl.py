@@ -1,4 +1,4 @@
-"""In-context learning: gradients against autograd, solvers against dense algebra, floors against simulation, devices."""
+"""In-context learning: gradients against autograd, solvers against dense algebra, floors against simulation."""
 
 import math
 from itertools import pairwise
@@ -283,7 +283,7 @@ def test_training_learns_and_resumes_to_the_same_bits(tmp_path):
         assert torch.equal(a, b)
     steps, losses = whole.curve(4)
     assert len(steps) == 4 and np.isfinite(losses).all() and losses[-1] < 1
-    with pytest.raises(ValueError, match="another run .*lr = 0.003"):
+    with pytest.raises(ValueError, match=r"another run .*lr = 0\.003"):
         icl.train(tasks, TINY, 120, **run | {"lr": 1e-3}, checkpoint=file)
 
 
