@@ -49,8 +49,10 @@ __all__ = [
 
 MOST_DIRECTIONS = 3
 INITS = ("random", "spectral", "informed")
-# Eigenvalues of V = I − M are kept in [TINY, 1]: below TINY a direction is known for all purposes.
+# Eigenvalues of V = I − M are kept above TINY in state evolution: below it a direction is known for all purposes.
 TINY = 1e-10
+# AMP denoises with V + EASE · I, as if every field had noise of that variance: it never divides by less than rounding.
+EASE = 1e-9
 # Nodes per sample times samples that a denoiser handles at once (memory of some 100 MB).
 BLOCK = 1_500_000
 # Design matrices larger than this (bytes) are drawn and used in groups of runs.
@@ -492,10 +494,11 @@ def _sobol(dimension, power, seed):
 REACH = 9.0  # level sets of one direction are searched on [−9, 9]
 GRID = 4001
 HALVINGS = 55
-ORTHANT_NODES = 10
+ORTHANT_NODES = 8
 LINE_NODES, PLANE_NODES, COMMITTEE_NODES, PARITY_NODES = 121, 49, 21, 24
 MOST_LINE_NODES = 1601
-CLIP = 25.0  # standard deviations beyond which orthant probabilities are not followed
+CLIP = 8.0  # standard deviations beyond which orthant probabilities are not followed
+STEEPEST = 20.0  # bound on the gradient of log-probabilities of orthants, in those units
 
 
 @dataclass(frozen=True)
@@ -504,13 +507,15 @@ class Channel:
 
     `prepare(y)` turns labels [runs, n] into what the denoiser needs (done once, labels do not change). `posterior`
     maps (prepared, ω [runs, n, r], V [runs, r, r]) to the mean [runs, n, r] and covariance [runs, n, r, r] of h given y.
-    `nodes` is the number of points that it evaluates for a sample.
+    `nodes` is the number of points that it evaluates for a sample. `bounded` says for each direction whether a label
+    leaves h spread out (discrete or noisy labels) instead of pinning it to points.
     """
 
     model: Model
     prepare: object = field(repr=False)
     posterior: object = field(repr=False)
     nodes: int = 1
+    bounded: tuple = (False,)
 
     def denoise(self, prepared, omega, V):
         """g(y, ω, V) = V^{−1}(E[h | y] − ω) [runs, n, r] and its derivative V^{−1}(Cov[h | y] − V)V^{−1} [..., r, r]."""
@@ -549,9 +554,10 @@ def _channel(model):
     if model.r == 1:
         return _line_channel(model) if model.is_noisy else _level_channel(model)
     if name == "parity2" and not model.noise:
-        return Channel(model, lambda y: (torch.sign(y),), _parity2_posterior)
+        return Channel(model, lambda y: (torch.sign(y),), _parity2_posterior, 1, (True, True))
     if name == "parity3" and not model.noise:
-        return Channel(model, lambda y: (torch.sign(y),), _parity3_posterior, 2 * PARITY_NODES * ORTHANT_NODES)
+        nodes = 2 * PARITY_NODES * ORTHANT_NODES
+        return Channel(model, lambda y: (torch.sign(y),), _parity3_posterior, nodes, (True, True, True))
     if name.endswith("+parity3") and not model.noise:
         return _sum_channel(model)
     if name == "committee":
@@ -658,7 +664,7 @@ def _level_channel(model):
             cov = torch.where(held[..., None, None], inside[1][..., None, None], cov)
         return mean, cov
 
-    return Channel(model, prepare, posterior, max(1, len(monotone) + len(flat)))
+    return Channel(model, prepare, posterior, max(1, len(monotone) + len(flat)), (not monotone,))
 
 
 def _interval_moments(flat, atom, omega, v):
@@ -723,7 +729,7 @@ def _line_channel(model):
         logits = loglik(prepared[0][..., None], h[..., None]) - t.square() / 2
         return _moments(h[..., None], logits)
 
-    return Channel(model, lambda y: (y,), posterior, count)
+    return Channel(model, lambda y: (y,), posterior, count, (True,))
 
 
 def _plane_channel(model):
@@ -751,7 +757,7 @@ def _plane_channel(model):
         h = omega[..., None, :] + (t @ _root(V))[:, None]
         return _moments(h, loglik(prepared[0][..., None], h) - t.square().sum(-1) / 2)
 
-    return Channel(model, lambda y: (y,), posterior, len(grid) * 2)
+    return Channel(model, lambda y: (y,), posterior, len(grid) * 2, (True, True))
 
 
 def _root(matrix):
@@ -776,7 +782,7 @@ def _parity2(sign, omega, V):
     both = flip_a * flip_b
     a, b, rho, sign = (a * flip_a).clamp_max(CLIP), (b * flip_b).clamp_max(CLIP), rho * both, sign * both
     tail_a, tail_b = torch.special.ndtr(-a), torch.special.ndtr(-b)
-    differ = (tail_a + tail_b - 2 * _orthant(a, b, rho, tail_a * tail_b)).clamp_min(1e-290)
+    differ = (tail_a + tail_b - 2 * _orthant(a, b, rho, tail_a * tail_b)).clamp_min(1e-17)
     differ = torch.minimum(differ, torch.full_like(differ, 1 - 1e-12))
     z = torch.where(sign > 0, 1 - differ, differ)
     c = (1 - rho.square()).sqrt()
@@ -785,10 +791,11 @@ def _parity2(sign, omega, V):
     joint = 2 * density_a * _density(u) / c
     along_a = density_a * torch.erf(u / math.sqrt(2))  # ∂P(h_1 h_2 > 0)/∂a
     along_b = density_b * torch.erf(v / math.sqrt(2))
-    ga, gb = sign * along_a / z, sign * along_b / z
-    haa = sign * (-a * along_a - rho * joint) / z - ga.square()
-    hbb = sign * (-b * along_b - rho * joint) / z - gb.square()
-    hab = sign * joint / z - ga * gb
+    ga, gb = ((sign * v / z).clamp(-STEEPEST, STEEPEST) for v in (along_a, along_b))
+    bound = STEEPEST**2
+    haa = (sign * (-a * along_a - rho * joint) / z - ga.square()).clamp(-bound, bound)
+    hbb = (sign * (-b * along_b - rho * joint) / z - gb.square()).clamp(-bound, bound)
+    hab = (sign * joint / z - ga * gb).clamp(-bound, bound)
     s1, s2 = s1 * flip_a, s2 * flip_b
     gradient = torch.stack([ga / s1, gb / s2], -1)
     row1 = torch.stack([haa / s1.square(), hab / (s1 * s2)], -1)
@@ -874,7 +881,7 @@ def _sum_channel(model):
         logits = logs - (h1 - omega[..., :1]).square() / (2 * V[:, :1, :1])
         return _parity_mixture(h1, logits, sign, omega, V)
 
-    return Channel(model, prepare, posterior, 2 * len(monotone) * ORTHANT_NODES)
+    return Channel(model, prepare, posterior, 2 * len(monotone) * ORTHANT_NODES, (False, True, True))
 
 
 def _committee_channel(model):
@@ -903,7 +910,7 @@ def _committee_channel(model):
         spread = (torch.softmax(logits, -1) * torch.cat([below[2], above[2]], -1)).sum(-1)
         return mean, cov + torch.nn.functional.pad(spread[..., None, None], (2, 0, 2, 0))
 
-    return Channel(model, lambda y: (y,), posterior, 4 * len(grid))
+    return Channel(model, lambda y: (y,), posterior, 4 * len(grid), (True, True, True))
 
 
 def _half_line(mu, v):
@@ -917,10 +924,11 @@ def _half_line(mu, v):
 
 # --------------------------------------------------------------------------------------------------- state evolution
 
-SE_POINTS = 12  # 2^12 quasi-random points
+SE_POINTS = {1: 13, 2: 12, 3: 11}  # 2^p quasi-random points, each with its mirror image
 SE_START = 1e-4
+ERROR_POINTS = 13
 # Added to M at each step, so that a direction that opens later is not missed because it is exactly zero.
-SE_FLOOR = 1e-7
+SE_FLOOR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -946,14 +954,14 @@ class Evolution:
 
 
 def state_evolution(
-    target, alpha, *, r=None, noise=0.0, init="uninformed", iterations=600, tol=1e-5, points=SE_POINTS, device=None
+    target, alpha, *, r=None, noise=0.0, init="uninformed", iterations=600, tol=1e-5, points=None, device=None
 ):
     """Iterate M̂ = α E[g gᵀ], M = M̂ (I + M̂)^{−1} to its fixed point: an `Evolution`.
 
     alpha       samples per dimension, a number or a list (all of them are iterated at once)
     init        "uninformed" (M = 10^{−4} I), "informed" (M = (1 − 10^{−3}) I), or a matrix [r, r]
     iterations  at most so many; `converged` says whether they were enough
-    points      the expectation is an average over 2^points quasi-random (ω, y), the same at every step
+    points      the expectation is an average over 2^(points + 1) quasi-random (h, ω), the same at every step
 
     `target`, `r`, `noise` as in `weak_recovery_threshold`; see `channel` for which targets there is a denoiser.
     """
@@ -967,24 +975,29 @@ def state_evolution(
     M = _start_matrix(init, model.r, len(alphas)).to(place)
     ratio = torch.as_tensor(alphas, device=place)[:, None, None]
     history, settled = [M], torch.zeros(len(alphas), dtype=torch.bool, device=place)
+    active = torch.arange(len(alphas), device=place)  # those that still move
     progress = bar(total=iterations, label="state evolution")
     for t in range(iterations):
-        M = step.next(M, ratio)
-        change = (M - history[-1]).abs().amax((1, 2))
-        settled = change <= tol * M.abs().amax((1, 2)).clamp_min(1e-3) * (1 if t > 20 else 0)
+        new = M.clone()
+        new[active] = step.next(M[active], ratio[active])
+        change = (new - M).abs().amax((1, 2))
+        settled = change <= tol * new.abs().amax((1, 2)).clamp_min(0.1)
+        M = new
         history.append(M)
         progress.update()
-        if t % 10 == 9 and not M.is_meta and bool(settled.all()):
-            break
+        if t > 20 and t % 10 == 9 and not M.is_meta:
+            active = active[~settled[active]]
+            if not len(active):
+                break
     progress.close()
-    error = _prediction_error(model, M, M, points)
+    error = _prediction_error(model, M, M)
     shape = slice(None) if np.ndim(alpha) else 0
     path = torch.stack(history, 1)
     parts = (devices.to_host(v)[shape] for v in (M, error, path, settled))
     return Evolution(alphas[shape], *parts)
 
 
-def overlap_map(target, alpha, overlap, *, r=None, noise=0.0, points=SE_POINTS):
+def overlap_map(target, alpha, overlap, *, r=None, noise=0.0, points=None):
     """One step of state evolution from M = `overlap` [..., r, r] (numbers […] are read as m I): the next M, same shape."""
     model = _model(target, r, noise)
     alpha = checks.positive("alpha", alpha)
@@ -1006,45 +1019,51 @@ def _start_matrix(init, r, count):
     else:
         M = np.asarray(init, dtype=float)
         if M.shape != (r, r) or not np.isfinite(M).all() or np.abs(M - M.T).max() > 1e-9:
-            raise ValueError(f"init has shape {M.shape}; it must be 'uninformed', 'informed' or a symmetric matrix [{r}, {r}]")
+            raise ValueError(
+                f"init has shape {M.shape}; it must be 'uninformed', 'informed' or a symmetric matrix [{r}, {r}]"
+            )
     return torch.as_tensor(np.broadcast_to(M, (count, r, r)).copy())
 
 
 class _Averages:
-    """E[g gᵀ] over quasi-random ω ~ N(0, M), h ~ N(ω, I − M), y."""
+    """E[g gᵀ] over quasi-random h ~ N(0, I), labels y, and ω = M h + (M − M²)^{1/2} z, which has the right joint law.
+
+    Points h and labels are the same for every M, so that level sets are found once and the map is smooth in M.
+    """
 
     def __init__(self, model, points, place, floor=SE_FLOOR):
-        self.model, self.channel, self.floor = model, _channel(model), floor
-        points = checks.whole_number("points", points, least=4)
-        draws = torch.as_tensor(ndtri(_sobol(2 * model.r + 1, points, 11)).copy(), device=place)
-        r = model.r
-        # Every point with both signs of h given ω and of ω: half of the noise cancels.
-        z, u, xi = draws[:, :r], draws[:, r : 2 * r], draws[:, -1]
-        self.z, self.u, self.xi = torch.cat([z, -z]), torch.cat([u, u]), torch.cat([xi, -xi])
+        self.channel, self.floor, r = _channel(model), floor, model.r
+        points = SE_POINTS[r] if points is None else checks.whole_number("points", points, least=4)
+        draws = torch.as_tensor(ndtri(_sobol(2 * r + 1, points, 11)).copy(), device=place)
+        h, z, xi = draws[:, :r], draws[:, r : 2 * r], draws[:, -1]
+        h = h / h.square().mean(0).sqrt()
+        self.h, self.z, xi = torch.cat([h, -h]), torch.cat([z, z]), torch.cat([xi, -xi])
+        self.prepared = self.channel.prepare(model.labels(self.h, xi).to(torch.float64)[None])
         self.eye = torch.eye(r, dtype=torch.float64, device=place)
 
     def next(self, M, alpha):
+        """One step for matrices M [A, r, r] and α [A, 1, 1]."""
         values, vectors = torch.linalg.eigh(M + self.floor * (self.eye - M))
         values = values.clamp(0.0, 1 - TINY)
-        root = (vectors * values.sqrt()[:, None, :]) @ vectors.mT
+        M = (vectors * values[:, None, :]) @ vectors.mT
+        spread = (vectors * (values * (1 - values)).sqrt()[:, None, :]) @ vectors.mT
         V = (vectors * (1 - values)[:, None, :]) @ vectors.mT
-        omega = self.z @ root
-        h = omega + self.u @ _root(V)
-        y = self.model.labels(h, self.xi.expand(h.shape[:2])).to(torch.float64)
-        g, _ = self.channel.denoise(self.channel.prepare(y), omega, V)
+        omega = self.h @ M + self.z @ spread
+        prepared = tuple(p.expand(len(M), *p.shape[1:]) for p in self.prepared)
+        g, _ = self.channel.denoise(prepared, omega, V)
         hat = alpha * (g.mT @ g) / g.shape[1]
         hat = torch.nan_to_num(hat, nan=0.0, posinf=1 / TINY)
         values, vectors = torch.linalg.eigh((hat + hat.mT) / 2)
         return (vectors * (values / (1 + values)).clamp(0, 1 - TINY)[:, None, :]) @ vectors.mT
 
 
-def _prediction_error(model, overlap, norm, points=SE_POINTS):
+def _prediction_error(model, overlap, norm):
     """E(y − ŷ)² [runs] of ŷ(x) = E[g(ω + V^{1/2} u)], ω = x Ŵ, V = I − Q, for M = Wᵀ W* and Q = Wᵀ W [runs, r, r].
 
     Expanded: E y² − 2 E[y ŷ] + E ŷ², each the mean of a product of two labels with correlated fields.
     """
     r, place = model.r, overlap.device
-    draws = torch.as_tensor(ndtri(_sobol(3 * r + 2, min(points + 1, 14), 13)).copy(), device=place)
+    draws = torch.as_tensor(ndtri(_sobol(3 * r + 2, ERROR_POINTS, 13)).copy(), device=place)
     a, b, c = draws[:, :r], draws[:, r : 2 * r], draws[:, 2 * r : 3 * r]
     one, two = draws[:, -2], draws[:, -1]
     eye = torch.eye(r, dtype=torch.float64, device=place)
@@ -1143,24 +1162,30 @@ def run(
     """
     model = _model(target, r, noise)
     alpha, d = checks.positive("alpha", alpha), checks.whole_number("d", d, least=model.r + 1)
-    runs, iterations = checks.whole_number("runs", runs, least=1), checks.whole_number("iterations", iterations, least=1)
+    runs, iterations = (
+        checks.whole_number("runs", runs, least=1),
+        checks.whole_number("iterations", iterations, least=1),
+    )
     checks.one_of("init", init, INITS)
     n = max(2, round(alpha * d))
     place = devices.resolve(device)
     generator = devices.generator(place, seed)
     law = _channel(model)
-    group = max(1, min(runs, MOST_BYTES // (4 * n * d)))
+    group = max(1, min(runs, MOST_BYTES // (8 * n * d)))
     starts = range(0, runs, group)
-    parts = [
-        _run_group(law, n, d, min(group, runs - start), init, iterations, tol, onsager, generator, place)
-        for start in (bar(starts, label="AMP") if len(starts) > 1 else starts)
-    ]
+    with devices.one_thread():
+        parts = [
+            _run_group(law, n, d, min(group, runs - start), init, iterations, tol, onsager, generator, place)
+            for start in (bar(starts, label="AMP") if len(starts) > 1 else starts)
+        ]
     length = max(p[2].shape[1] for p in parts)
     path = [torch.cat([p[2], p[2][:, -1:].expand(-1, length - p[2].shape[1], -1, -1)], 1) for p in parts]
     overlap, norm, converged, diverged = (torch.cat([p[i] for p in parts]) for i in (0, 1, 3, 4))
     result = _result(model, overlap, norm, torch.cat(path), converged, diverged, alpha, d)
     if not overlap.is_meta and diverged.any():
-        warnings.warn(f"{int(diverged.sum())} of {runs} AMP runs diverged and stay at their last finite state", stacklevel=2)
+        warnings.warn(
+            f"{int(diverged.sum())} of {runs} AMP runs diverged and stay at their last finite state", stacklevel=2
+        )
     return result
 
 
@@ -1188,18 +1213,19 @@ def _run_group(law, n, d, runs, init, iterations, tol, onsager, generator, place
     path = [W[:, :r] / math.sqrt(d)]
     diverged = torch.zeros(runs, dtype=torch.bool, device=place)
     converged = torch.zeros_like(diverged)
+    Xt = X.mT.contiguous()  # products with few columns are several times faster as rows times a matrix
     for t in range(iterations):
-        omega = (X @ W.to(torch.float32)).to(torch.float64) - (g @ V if onsager else 0.0)
-        new_g, slope = law.denoise(prepared, omega, V)
-        A = -(n / d) * slope.mean(1)
-        B = (X.mT @ new_g.to(torch.float32)).to(torch.float64) + (W @ A if onsager else 0.0)
+        omega = (W.mT.to(torch.float32) @ Xt).mT.to(torch.float64) - (g @ V if onsager else 0.0)
+        new_g, slope = law.denoise(prepared, omega, V + EASE * eye)
+        A = _precision(law, n / d, new_g, slope)
+        B = (new_g.mT.to(torch.float32) @ X).mT.to(torch.float64) + (W @ A if onsager else 0.0)
         new_V = _covariance(A)
-        new_W = B @ new_V
+        new_W = _bounded(B @ new_V)
         fine = torch.isfinite(new_W).all(-1).all(-1) & torch.isfinite(new_V).all(-1).all(-1)
         diverged = diverged | ~fine
         keep = (~diverged)[:, None, None]
-        change = (new_W - W).square().sum((1, 2)) / W.square().sum((1, 2)).clamp_min(1e-12)
-        converged = (change < tol) & ~diverged
+        change = (new_W - W).square().sum(1) / W.square().sum(1).clamp_min(1e-6 * d)
+        converged = (change.amax(1) < tol) & ~diverged
         W, V, g = torch.where(keep, new_W, W), torch.where(keep, new_V, V), torch.where(keep, new_g, g)
         path.append(W[:, :r] / math.sqrt(d))
         if t % CHECK_EVERY == CHECK_EVERY - 1 and not W.is_meta and bool((converged | diverged).all()):
@@ -1207,6 +1233,28 @@ def _run_group(law, n, d, runs, init, iterations, tol, onsager, generator, place
     # W[:r]/√d has row i = w*_i, column j = ŵ_j; M_ji = ⟨ŵ_j, w*_i⟩.
     M = torch.stack(path, 1).mT
     return M[:, -1], W.mT @ W / d, M, converged, diverged
+
+
+def _precision(law, alpha, g, slope):
+    """A = −α ⟨∂_ω g⟩; in directions where the label says a bounded amount, its mean with α ⟨g gᵀ⟩.
+
+    Both have the same expectation on the Bayes-optimal path. At finite d the first alone lets runs on discrete labels
+    grow confident in noise; the second is useless where h is pinned to points, as its tails are heavy there.
+    """
+    divergence = -alpha * slope.mean(1)
+    if not any(law.bounded):
+        return divergence
+    weight = torch.tensor([0.5**0.5 if b else 0.0 for b in law.bounded], dtype=g.dtype, device=g.device)
+    square = alpha * (g.mT @ g) / g.shape[1]
+    return divergence + weight[:, None] * (square - divergence) * weight
+
+
+def _bounded(W):
+    """W with the eigenvalues of Q = Wᵀ W/d kept below 1.05: no posterior mean is longer than what it estimates."""
+    Q = torch.nan_to_num(W.mT @ W / W.shape[1], nan=0.0, posinf=1e300)
+    values, vectors = torch.linalg.eigh(Q)
+    factor = (1.05 / values.clamp_min(1e-30)).sqrt().clamp_max(1.0)
+    return W @ ((vectors * factor[:, None, :]) @ vectors.mT)
 
 
 def _covariance(A):
@@ -1220,7 +1268,9 @@ def _result(model, overlap, norm, path, converged, diverged, alpha, d):
     """The `AMPResult`, with every M brought into its best order."""
     r = model.r
     if overlap.is_meta:
-        return AMPResult(overlap, norm, path.diagonal(dim1=-2, dim2=-1), overlap[:, 0, 0], converged, diverged, alpha, d)
+        return AMPResult(
+            overlap, norm, path.diagonal(dim1=-2, dim2=-1), overlap[:, 0, 0], converged, diverged, alpha, d
+        )
     group = torch.as_tensor(_symmetries(model), device=overlap.device)
     traces = torch.einsum("sij,rtji->rts", group, path)
     best = group[traces.argmax(-1)]
@@ -1303,7 +1353,9 @@ def _at_zero(law, prepared, y):
     r = law.model.r
     eye = torch.eye(r, dtype=torch.float64, device=y.device)
     # ω = 0 exactly is a symmetric point where closed forms are safe.
-    g, slope = law.denoise(prepared, torch.zeros(*y.shape, r, dtype=torch.float64, device=y.device), eye.expand(len(y), r, r))
+    g, slope = law.denoise(
+        prepared, torch.zeros(*y.shape, r, dtype=torch.float64, device=y.device), eye.expand(len(y), r, r)
+    )
     return g, slope + g[..., :, None] * g[..., None, :]
 
 
@@ -1319,9 +1371,11 @@ def _spectral(law, X, prepared, start):
     values = values.clamp_min(-1 + 0.02)  # G > −1; labels that say "h = 0" would dominate the spectrum from below
     F = (vectors * (values / (1 + values))[..., None, :]) @ vectors.mT
 
+    Xt = X.mT.contiguous()
+
     def apply(W):
-        fields = (X @ W.to(X.dtype)).to(torch.float64)
-        return (X.mT @ (F @ fields[..., None])[..., 0].to(X.dtype)).to(torch.float64)
+        fields = (W.mT.to(X.dtype) @ Xt).mT.to(torch.float64)
+        return ((F @ fields[..., None])[..., 0].mT.to(X.dtype) @ X).mT.to(torch.float64)
 
     values, vectors = _lanczos(apply, start, min(LANCZOS_STEPS, start.shape[1] * r))
     return vectors[..., -count:].sum(-1), values[:, -count:], F
@@ -1351,6 +1405,7 @@ def _spectral_state(law, X, prepared, noise):
     level = 0.05
     d = W.shape[1]
     W = W * math.sqrt(level * d) / W.square().sum(1, keepdim=True).amax(2, keepdim=True).sqrt()
+    W = W + 0.03 * noise  # directions that open later must not start at zero
     if F is None:
         return W, torch.zeros(*X.shape[:2], W.shape[2], dtype=W.dtype, device=W.device), level
     fields = (X @ W.to(X.dtype)).to(torch.float64)
