@@ -1,7 +1,7 @@
 r"""Bayes-AMP for multi-index models: what can be learned from n = αd samples when the link is known.
 
-The model: y = g(h) + t ξ with h = (⟨w*_1, x⟩, …, ⟨w*_r, x⟩), x ~ N(0, I_d), and r ≤ 3 hidden orthonormal directions. The
-learner knows g and t, not the directions. With X = x/√d [n, d] and W = √d ŵ [d, r] Bayes-AMP with a Gaussian prior is
+The model: y = g(h) + t ξ with h = (⟨w*_1, x⟩, …, ⟨w*_r, x⟩), x ~ N(0, I_d), and r ≤ 3 hidden orthonormal directions.
+The learner knows g and t, not the directions. With X = x/√d [n, d] and W = √d ŵ [d, r], Bayes-AMP for a Gaussian prior is
 
     Ω = X W − g(y, Ω_before, V_before) V,     A = −(1/d) Σ_i ∂_ω g(y_i, ω_i, V),
     B = Xᵀ g(y, Ω, V) + W A,                   V = (I + A)^{−1},    W = B V,
@@ -26,7 +26,7 @@ import torch
 from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
-from lowdim import checks, functions, hermite, queries, targets
+from lowdim import checks, functions, queries, targets
 from lowdim import device as devices
 from lowdim.progress import bar
 
@@ -141,7 +141,7 @@ def _accepts(f, r):
             try:
                 if tuple(f(values).shape) == (5,):
                     return kind
-            except Exception:  # noqa: S112 - a function written for torch refuses arrays, and the other way round
+            except Exception:  # written for the other kind of array
                 continue
     return None
 
@@ -154,7 +154,7 @@ def _uses(f, r):
         moved[:, -1] = -1.7 * points[:, -1] + 0.3
         try:
             return not np.allclose(np.asarray(f(kind(points))), np.asarray(f(kind(moved))))
-        except Exception:  # noqa: S112
+        except Exception:
             continue
     return True
 
@@ -165,7 +165,7 @@ BINS, NOISY_BINS, LINE_BINS = 3200, 400, 400  # of the label, one direction
 # Edges of the label's bins in normal scores, several directions: fine in the middle, coarse in the tails.
 SCORES = np.concatenate([np.linspace(-4.6, -2.8, 65), np.linspace(-2.8, 2.8, 3073)[1:-1], np.linspace(2.8, 4.6, 65)])
 REPLICATES = 8
-POINTS = 17  # 2^17 quasi-random points a replicate
+POINTS = 16  # 2^16 quasi-random points a replicate
 NODES = {1: 40, 2: 16}  # nodes for each known direction, when one or two are known
 ACCURACY = 0.002  # relative standard error asked of a threshold with several directions
 PATIENCE = 10.0  # seconds that refinement may take
@@ -506,7 +506,7 @@ class Channel:
     """What a label says about h when h ~ N(ω, V): the denoiser of a model; made by `channel`.
 
     `prepare(y)` turns labels [runs, n] into what the denoiser needs (done once, labels do not change). `posterior`
-    maps (prepared, ω [runs, n, r], V [runs, r, r]) to the mean [runs, n, r] and covariance [runs, n, r, r] of h given y.
+    maps (prepared, ω [runs, n, r], V [runs, r, r]) to mean [runs, n, r] and covariance [runs, n, r, r] of h given y.
     `nodes` is the number of points that it evaluates for a sample. `bounded` says for each direction whether a label
     leaves h spread out (discrete or noisy labels) instead of pinning it to points.
     """
@@ -518,8 +518,8 @@ class Channel:
     bounded: tuple = (False,)
 
     def denoise(self, prepared, omega, V):
-        """g(y, ω, V) = V^{−1}(E[h | y] − ω) [runs, n, r] and its derivative V^{−1}(Cov[h | y] − V)V^{−1} [..., r, r]."""
-        runs, n, r = omega.shape
+        """g = V^{−1}(E[h | y] − ω) [runs, n, r] and its derivative V^{−1}(Cov[h | y] − V)V^{−1} [runs, n, r, r]."""
+        runs, n = omega.shape[:2]
         rows = max(1, BLOCK // (runs * self.nodes))
         if rows >= n:
             mean, cov = self.posterior(prepared, omega, V)
@@ -998,7 +998,7 @@ def state_evolution(
 
 
 def overlap_map(target, alpha, overlap, *, r=None, noise=0.0, points=None):
-    """One step of state evolution from M = `overlap` [..., r, r] (numbers […] are read as m I): the next M, same shape."""
+    """One step of state evolution from M = `overlap` [..., r, r] (a number m is read as m I): the next M."""
     model = _model(target, r, noise)
     alpha = checks.positive("alpha", alpha)
     M = np.asarray(overlap, dtype=float)
@@ -1119,8 +1119,8 @@ class AMPResult:
     trajectory  [runs, iterations+1, r] the diagonal of M at each iteration (each with its best symmetry)
     error       [runs]                  E(y − ŷ)² on fresh samples, see `generalisation_error`
     converged   [runs]                  whether W stopped changing
-    diverged    [runs]                  True where the run left the range of floating-point numbers; it stays at its last
-                                        finite state
+    diverged    [runs]                  True where the run left the range of floating-point numbers; it stays where it
+                                        was last finite
     """
 
     overlap: np.ndarray
@@ -1266,7 +1266,6 @@ def _covariance(A):
 
 def _result(model, overlap, norm, path, converged, diverged, alpha, d):
     """The `AMPResult`, with every M brought into its best order."""
-    r = model.r
     if overlap.is_meta:
         return AMPResult(
             overlap, norm, path.diagonal(dim1=-2, dim2=-1), overlap[:, 0, 0], converged, diverged, alpha, d
@@ -1312,19 +1311,20 @@ class SpectralStart:
 
 
 def spectral_start(x, y, target, *, r=None, noise=0.0, seed=0, device=None):
-    """Estimate W* by linearised AMP: top eigenvectors of T = (1/d) Σ_i x_i x_iᵀ ⊗ G_i (I + G_i)^{−1}, a `SpectralStart`.
+    """Estimate W* by linearised AMP: top eigenvectors of T = (1/d) Σ_i x_i x_iᵀ ⊗ G_i (I + G_i)^{−1}.
 
     For ω → 0 the denoiser is linear, g = G(y) ω with G = E[h hᵀ − I | y], and AMP is a power iteration whose fixed
     vectors are those of T with eigenvalue 1. The estimate is the sum of as many top eigenvectors [d, r] as the operator
     S ↦ E[G S G] has equal top eigenvalues. For a trivial target (E[h | y] ≠ 0) it is Σ_i x_i E[h | y_i]ᵀ.
 
-    x [n, d] or [runs, n, d] with standard Gaussian entries, y [n] or [runs, n]; the rest as in `weak_recovery_threshold`.
+    x [n, d] or [runs, n, d] with standard Gaussian entries, y [n] or [runs, n]; the rest as in
+    `weak_recovery_threshold`. Returns a `SpectralStart`.
     """
     law = _channel(_model(target, r, noise))
     x, y = queries._samples(x, y, device)
     batched = x.dim() == 3
     X, labels = (x, y) if batched else (x[None], y[None])
-    runs, n, d = X.shape
+    runs, _, d = X.shape
     generator = devices.generator(x.device, seed)
     start = torch.randn(runs, d, law.model.r, generator=generator, dtype=torch.float64, device=x.device)
     W, values, _ = _spectral(law, X / math.sqrt(d), law.prepare(labels.to(torch.float64)), start)
@@ -1400,7 +1400,7 @@ def _lanczos(apply, start, steps):
 
 
 def _spectral_state(law, X, prepared, noise):
-    """W, the previous g and the level q that start AMP: small, and with the Onsager memory that linear AMP would have."""
+    """W, the previous g and the level q that start AMP: small, with the memory that linear AMP would have."""
     W, _, F = _spectral(law, X, prepared, noise)
     level = 0.05
     d = W.shape[1]
