@@ -1,7 +1,8 @@
 r"""Bayes-AMP for multi-index models: what can be learned from n = αd samples when the link is known.
 
 The model: y = g(h) + t ξ with h = (⟨w*_1, x⟩, …, ⟨w*_r, x⟩), x ~ N(0, I_d), and r ≤ 3 hidden orthonormal directions.
-The learner knows g and t, not the directions. With X = x/√d [n, d] and W = √d ŵ [d, r], Bayes-AMP for a Gaussian prior is
+The learner knows g and t, not the directions. With X = x/√d [n, d] and W = √d ŵ [d, r], Bayes-AMP for a Gaussian
+prior is
 
     Ω = X W − g(y, Ω_before, V_before) V,     A = −(1/d) Σ_i ∂_ω g(y_i, ω_i, V),
     B = Xᵀ g(y, Ω, V) + W A,                   V = (I + A)^{−1},    W = B V,
