@@ -317,6 +317,7 @@ def _start(problem, start, teacher, generator, options):
     return w / torch.linalg.vector_norm(w, dim=1, keepdim=True)
 
 
+@devices.one_thread()
 def spiked(
     target,
     d,

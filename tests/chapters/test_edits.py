@@ -154,6 +154,28 @@ EDITS = [
         "d, alpha, seeds = 0, 3, 64",
         "d is 0",
     ),
+    Edit("spiked_data", "d, thetas = 200, np.array(", "d, thetas = 60, np.array(", RUNS),
+    Edit(
+        "spiked_data",
+        "d, thetas = 200, np.array([0.25,",
+        "d, thetas = 200, np.array([-0.25,",
+        r"theta is .*-0\.25.*; it must be",
+    ),
+    Edit(
+        "spiked_data",
+        'law = {"target": "h3", "d": 200, "theta": 200**0.5',
+        'law = {"target": "tanh", "d": 50, "theta": 50**0.5',
+        RUNS,
+    ),
+    Edit(
+        "spiked_data",
+        '    "spherical": flow.spiked(**law, dynamics="spherical"),\n',
+        '    "spherical": flow.spiked(**law, dynamics="sphere"),\n',
+        "dynamics is 'sphere'; allowed: 'spherical', 'normalized'",
+    ),
+    Edit(
+        "spiked_data", "    gamma1=[0.0, 0.2, 0.35, 0.5],\n", "    gamma1=[0.35, -0.2],\n", "alignment is .*must lie in"
+    ),
 ]
 
 
