@@ -154,6 +154,25 @@ EDITS = [
         "d, alpha, seeds = 0, 3, 64",
         "d is 0",
     ),
+    Edit("additive_models", "d8, M8, n8 = 64, 8, int(1.5 * 8 * 64**2)", "d8, M8, n8 = 24, 4, int(6 * 4 * 24**2)", RUNS),
+    Edit(
+        "additive_models",
+        "d8, M8, n8 = 64, 8, int(1.5 * 8 * 64**2)",
+        "d8, M8, n8 = 64, 64, int(1.5 * 8 * 64**2)",
+        "d is 64; target 'additive, 64 tasks' needs d ≥ 65",
+    ),
+    Edit(
+        "additive_models",
+        "counts = [1, 4, 16, 64, 256, 1024, 4096]",
+        "counts = [1, 2, 16]",
+        "tasks is 2; it must be 1 or ≥ 4",
+    ),
+    Edit(
+        "additive_models",
+        "d, M, n = 128, 4, 60_000",
+        "d, M, n = 128, 4, 0",
+        "samples is",
+    ),
 ]
 
 
