@@ -154,7 +154,7 @@ EDITS = [
         "d, alpha, seeds = 0, 3, 64",
         "d is 0",
     ),
-    Edit("additive_models", "d8, M8, n8 = 64, 8, int(1.5 * 8 * 64**2)", "d8, M8, n8 = 24, 4, int(6 * 4 * 24**2)", RUNS),
+    Edit("additive_models", "d, M, n = 128, 4, 60_000", "d, M, n = 48, 4, 10_000", RUNS),
     Edit(
         "additive_models",
         "d8, M8, n8 = 64, 8, int(1.5 * 8 * 64**2)",
