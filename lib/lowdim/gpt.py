@@ -248,7 +248,8 @@ def train(
     run = {"settings": asdict(settings), "steps": steps, "batch": batch, "lr": lr, "warmup": warmup, "seed": seed,
            "precision": precision, "curriculum": asdict(curriculum) if curriculum else None}  # fmt: skip
     done = _resume(checkpoint, run, model, optimiser, scaler, generator, losses)
-    with bar(label="transformer", total=stop_after) as progress:
+    few = devices.one_thread() if settings.width <= 128 else contextlib.nullcontext()  # small operations, see there
+    with few, bar(label="transformer", total=stop_after) as progress:
         progress.update(done)
         for step in range(done, stop_after):
             d, points = curriculum.size(step, steps, settings) if curriculum else (settings.d, settings.points)

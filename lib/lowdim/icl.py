@@ -254,6 +254,7 @@ def blocks_of(count, size):
     return [min(step, count - i) for i in range(0, count, step)]
 
 
+@devices.one_thread()  # many operations of moderate size: threads that wait for each other cost more
 def mean_gradient(tasks, features, diagonal, count, n, generator, queries="all"):
     """The mean of `first_layer_gradient` [N, d] over `count` fresh prompts with n examples each."""
     total = torch.zeros_like(features.weights)
@@ -386,6 +387,7 @@ def _predict(gammas, seen):
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 
+@devices.one_thread()
 def fit_attention(tasks, features, count, lengths, *, ridges=RIDGES, iterations=40, held_out=0.2, seed=0):
     r"""Algorithm 2, phase II: ridge regression for Γ on fresh prompts. Returns a `LinearTransformer`.
 
@@ -467,6 +469,7 @@ def conjugate_gradients(seen, ridges, iterations):
 LEARNERS = ("ridge", "kernel ridge", "network")
 
 
+@devices.one_thread()
 def prompt_risks(learner, tasks, count, lengths, *, known_subspace=False, queries=64, seed=0):
     """Mean squared errors [count, L] of a learner that is trained on each prompt from scratch, for all lengths.
 
