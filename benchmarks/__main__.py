@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import icl as icl_benchmarks
 from benchmarks.baselines import loop_over_samples
 from lowdim import exact, sgd
 from tools import sources
@@ -115,7 +116,19 @@ def million_dimensions():
     )
 
 
-BENCHMARKS = (chain_against_loop, chain_in_dimension, memory_in_dimension, vectors_against_loop, million_dimensions)
+def transformer_against_loop():
+    """The GPT of the chapter on in-context learning."""
+    return icl_benchmarks.transformer_against_loop(seconds, row)
+
+
+BENCHMARKS = (
+    chain_against_loop,
+    chain_in_dimension,
+    memory_in_dimension,
+    vectors_against_loop,
+    million_dimensions,
+    transformer_against_loop,
+)
 
 
 def main():

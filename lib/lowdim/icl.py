@@ -248,6 +248,13 @@ def expected_gradient(target, features, diagonal, subspace):
     return -4 * diagonal.to(torch.float64)[:, None] * total[:, None] * (projected / rho) @ subspace.to(torch.float64).mT
 
 
+def _same_dimension(tasks, features):
+    if features.weights.shape[-1] != tasks.d:
+        raise ValueError(
+            f"features read inputs of dimension {features.weights.shape[-1]}; the tasks have d = {tasks.d}"
+        )
+
+
 def blocks_of(count, size):
     """Block sizes of at most max(1, BLOCK // size) that add up to `count`."""
     step = max(1, min(count, BLOCK // max(1, size)))
@@ -257,6 +264,7 @@ def blocks_of(count, size):
 @devices.one_thread()  # many operations of moderate size: threads that wait for each other cost more
 def mean_gradient(tasks, features, diagonal, count, n, generator, queries="all"):
     """The mean of `first_layer_gradient` [N, d] over `count` fresh prompts with n examples each."""
+    _same_dimension(tasks, features)
     total = torch.zeros_like(features.weights)
     with bar(label="phase I", total=count) as progress:
         for block in blocks_of(count, n * max(features.width, tasks.d)):
@@ -330,6 +338,7 @@ def summarise(tasks, features, count, lengths, generator, **how):
     lengths = tuple(checks.whole_number("lengths", n, least=1) for n in lengths)
     if list(lengths) != sorted(set(lengths)):
         raise ValueError(f"lengths is {lengths!r}; it must be an increasing list of whole numbers")
+    _same_dimension(tasks, features)
     queries, contexts, labels = [], [], []
     for block in blocks_of(count, lengths[-1] * max(features.width, tasks.d)):
         prompts = tasks.draw(block, lengths[-1] + 1, generator, **how)

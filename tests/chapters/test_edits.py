@@ -154,6 +154,23 @@ EDITS = [
         "d, alpha, seeds = 0, 3, 64",
         "d is 0",
     ),
+    Edit("icl_transformers", "d, short = 16, (4, 8", "d, short = 10, (4, 8", RUNS),
+    Edit("icl_transformers", 'icl.tasks("h1", d, d,', 'icl.tasks("h1", d, 20,', "r is 20; it must be at most d = 16"),
+    Edit(
+        "icl_transformers", 'linear = icl.tasks("h1"', 'linear = icl.tasks("h11"', "target is 'h11'; did you mean 'h1'"
+    ),
+    Edit(
+        "icl_transformers",
+        'small, paper = icl.preset("small", 8, 20)',
+        'small, paper = icl.preset("tiny", 8, 20)',
+        "name is 'tiny'; allowed: 'small', 'paper'",
+    ),
+    Edit(
+        "icl_transformers",
+        'tasks = icl.tasks("h2", 8, 2, seed=seed(10))',
+        'tasks = icl.tasks("h2", 12, 2, seed=seed(10))',
+        "features read inputs of dimension 8; the tasks have d = 12",
+    ),
 ]
 
 
