@@ -18,8 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import depth as depth_benchmarks
+from benchmarks import icl as icl_benchmarks
 from benchmarks.baselines import loop_over_samples
-from lowdim import exact, sgd
+from lowdim import amp, exact, sgd
 from tools import sources
 
 RUNS = 64
@@ -115,7 +117,38 @@ def million_dimensions():
     )
 
 
-BENCHMARKS = (chain_against_loop, chain_in_dimension, memory_in_dimension, vectors_against_loop, million_dimensions)
+def transformer_against_loop():
+    """The GPT of the chapter on in-context learning."""
+    return icl_benchmarks.transformer_against_loop(seconds, row)
+
+
+def amp_in_batches():
+    """Bayes-AMP on sign(h_1 h_2) with 64 runs at once, against one run at a time (8 of them, in proportion)."""
+    settings = {"alpha": 3.0, "d": 100, "iterations": 40, "tol": 0.0}
+    few = 8
+    together, alone = seconds(
+        lambda: amp.run("parity2", runs=RUNS, seed=1, **settings),
+        lambda: [amp.run("parity2", runs=1, seed=s, **settings) for s in range(few)],
+    )
+    ratio = (alone / few) / (together / RUNS)
+    return row("Bayes-AMP, d = 100, 64 runs", "the same, one run at a time", ratio, "≥", 5, "times faster")
+
+
+def layers_against_loop():
+    """The three-layer network of the chapter on depth."""
+    return depth_benchmarks.layerwise_against_loop(row)
+
+
+BENCHMARKS = (
+    chain_against_loop,
+    chain_in_dimension,
+    memory_in_dimension,
+    vectors_against_loop,
+    million_dimensions,
+    transformer_against_loop,
+    amp_in_batches,
+    layers_against_loop,
+)
 
 
 def main():

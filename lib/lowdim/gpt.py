@@ -29,7 +29,9 @@ VOCABULARY = 50_257
 class Settings:
     """The size of a transformer: inputs of dimension `d`, prompts of at most `points` points.
 
-    `width` must be a multiple of `heads`. `presets()` has two: "small" for one CPU core, "paper" as in Garg et al.
+    `width` must be a multiple of `heads`. `init` is the standard deviation of the initial weights: GPT-2's 0.02 is made
+    for widths of many hundreds; narrow transformers leave their first plateau sooner with more. `preset` knows two
+    sizes: "small" for one CPU core, "paper" as in Garg et al.
     """
 
     d: int
@@ -37,10 +39,12 @@ class Settings:
     layers: int = 2
     width: int = 64
     heads: int = 4
+    init: float = 0.02
 
     def __post_init__(self):
         for name, least in (("d", 1), ("points", 2), ("layers", 1), ("width", 1), ("heads", 1)):
             object.__setattr__(self, name, checks.whole_number(name, getattr(self, name), least=least))
+        object.__setattr__(self, "init", checks.positive("init", self.init))
         if self.width % self.heads:
             raise ValueError(f"width is {self.width}; it must be a multiple of heads = {self.heads}")
 
@@ -55,7 +59,10 @@ class Settings:
         return blocks + (2 * self.points - 1) * w + (self.d + 1) * w + 2 * w + w + 1 + vocabulary * w
 
 
-PRESETS = {"small": {"layers": 2, "width": 64, "heads": 4}, "paper": {"layers": 12, "width": 256, "heads": 8}}
+PRESETS = {
+    "small": {"layers": 2, "width": 64, "heads": 4, "init": 0.1},
+    "paper": {"layers": 12, "width": 256, "heads": 8, "init": 0.02},
+}
 
 
 def preset(name, d, points):
@@ -104,10 +111,13 @@ class GPT(nn.Module):
         self._draw(devices.generator(place, seed))
 
     def _draw(self, generator):
-        """GPT-2's initial values: N(0, 0.02²), projections back to the stream divided by √(2 layers), biases zero.
+        """GPT-2's initial values: N(0, init²), projections back to the stream divided by √(2 layers), biases zero.
 
-        The read-in, which GPT-2 does not have, keeps the size of its inputs: N(0, 1/d).
+        Positions and the read-out are N(0, 0.02²) at every size. The read-in, which GPT-2 does not have, keeps the size
+        of its inputs: N(0, 1/d).
         """
+        init = self.settings.init
+        sizes = {"positions": 0.02, "read_out.weight": 0.02, "read_in.weight": 1 / math.sqrt(self.settings.d)}
         with torch.no_grad():
             for name, weight in self.named_parameters():
                 if "norm" in name or "before" in name:
@@ -115,10 +125,9 @@ class GPT(nn.Module):
                 elif name.endswith("bias"):
                     weight.zero_()
                 else:
-                    back = name.endswith(("out.weight", "down.weight")) and name != "read_out.weight"
-                    size = 0.02 / math.sqrt(2 * len(self.blocks)) if back else 0.02
-                    size = 1 / math.sqrt(self.settings.d) if name == "read_in.weight" else size
-                    weight.normal_(0.0, size, generator=generator)
+                    back = name.endswith(("out.weight", "down.weight"))
+                    size = init / math.sqrt(2 * len(self.blocks)) if back else init
+                    weight.normal_(0.0, sizes.get(name, size), generator=generator)
 
     def forward(self, x, y):
         b, n, d = x.shape
@@ -176,15 +185,13 @@ class Curriculum:
 class Training:
     """A trained transformer and how it came about.
 
-    model    the `GPT`
-    losses   [steps, points]  mean squared error of the prediction with i − 1 examples, over the batch of each step
-             (nan where the curriculum's prompts were shorter)
-    diverged True if a loss was not finite
+    model   the `GPT`
+    losses  [steps, points]  mean squared error of the prediction with i − 1 examples, over the batch of each step
+            (nan where the curriculum's prompts were shorter)
     """
 
     model: GPT
     losses: np.ndarray
-    diverged: bool
 
     def curve(self, blocks=60, first=0):
         """Steps [blocks] and losses [blocks], averaged over blocks of steps and over positions from `first` on."""
@@ -217,17 +224,17 @@ def train(
     linearly to `lr` during the fraction `warmup` of all steps and then falls linearly to zero; gradients are clipped to
     norm one.
 
-    tasks       what draws prompts: tasks.draw(batch, points, generator) with `.x` [batch, n, d] and `.y` [batch, n], as
-                `lowdim.icl.tasks` makes them; on the same device
+    tasks       what draws prompts, as `lowdim.icl.tasks` makes it: tasks.draw(batch, points, generator) has `.x`
+                [batch, n, d] and `.y` [batch, n]; on the same device
     settings    the size, a `Settings`
     curriculum  None, or a `Curriculum`
     precision   None (single), or "bfloat16" / "float16" for the forward pass on a GPU (mixed precision; the losses are
                 scaled for float16)
     checkpoint  a file: the run is saved there every `save_every` steps and at the end, and continued from there if it
-                exists; a file of another run raises ValueError
+                exists; a file of another run (other settings, another link or subspace) raises ValueError
     stop_after  stop when so many steps are done in all (to be continued from the checkpoint)
 
-    No value is read on the host between two checkpoints.
+    No value is read on the host between two checkpoints. A run whose loss is not finite raises FloatingPointError.
     """
     steps, batch = checks.whole_number("steps", steps, least=1), checks.whole_number("batch", batch, least=1)
     lr, warmup = checks.positive("lr", lr), checks.not_negative("warmup", warmup)
@@ -246,9 +253,11 @@ def train(
     scaler = torch.amp.GradScaler("cuda", enabled=half and precision == "float16")
     losses = torch.full((steps, settings.points), torch.nan, device=place)
     run = {"settings": asdict(settings), "steps": steps, "batch": batch, "lr": lr, "warmup": warmup, "seed": seed,
-           "precision": precision, "curriculum": asdict(curriculum) if curriculum else None}  # fmt: skip
+           "precision": precision, "curriculum": asdict(curriculum) if curriculum else None,
+           "link": tasks.target.name, "subspace": tasks.subspace}  # fmt: skip
     done = _resume(checkpoint, run, model, optimiser, scaler, generator, losses)
-    with bar(label="transformer", total=stop_after) as progress:
+    few = devices.one_thread() if settings.width <= 128 else contextlib.nullcontext()  # small operations, see there
+    with few, bar(label="transformer", total=stop_after) as progress:
         progress.update(done)
         for step in range(done, stop_after):
             d, points = curriculum.size(step, steps, settings) if curriculum else (settings.d, settings.points)
@@ -268,10 +277,9 @@ def train(
             if checkpoint and ((step + 1) % save_every == 0 or step + 1 == stop_after):
                 _save(checkpoint, run, model, optimiser, scaler, generator, losses, step + 1)
     host = devices.to_host(losses[:stop_after])
-    diverged = bool(np.isinf(host).any() or np.isnan(host[:, 0]).any()) if isinstance(host, np.ndarray) else False
-    if diverged:
+    if isinstance(host, np.ndarray) and not np.isfinite(host[:, 0]).all():
         raise FloatingPointError(f"training diverged: a loss is not finite with lr = {lr}; use a smaller one")
-    return Training(model.eval(), host, diverged)
+    return Training(model.eval(), host)
 
 
 def rate(step, steps, warmup):
@@ -303,9 +311,12 @@ def _resume(path, run, model, optimiser, scaler, generator, losses):
     if path is None or not Path(path).exists():
         return 0
     state = torch.load(path, map_location=losses.device, weights_only=True)
-    other = [name for name in run if state["run"].get(name) != run[name]]
+    subspace = state["run"].pop("subspace", None)
+    other = [name for name in run if name != "subspace" and state["run"].get(name) != run[name]]
+    theirs = ", ".join(f"{name} = {state['run'].get(name)!r}" for name in other)
+    if not other and (subspace is None or not torch.equal(subspace, run["subspace"])):
+        other, theirs = ["subspace"], "another hidden subspace"
     if other:
-        theirs = ", ".join(f"{name} = {state['run'].get(name)!r}" for name in other)
         raise ValueError(f"checkpoint is {str(path)!r}, which holds another run ({theirs}); use another file")
     model.load_state_dict(state["model"])
     optimiser.load_state_dict(state["optimiser"])

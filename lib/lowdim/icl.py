@@ -161,8 +161,8 @@ def linear_attention_risk(d, n):
 
 # --- Linear attention with an MLP layer, and Algorithm 2 ----------------------------------------------------------
 
-# Numbers of one block of pre-activations [tasks, n, N]: 32 MB in single precision.
-BLOCK = 1 << 23
+# Numbers of one block of pre-activations [tasks, n, N]: 4 MB in single precision, which stays in the cache.
+BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -214,11 +214,13 @@ def first_layer_gradient(features, diagonal, x, y, queries="last"):
         at_examples = y[:, :-1, None] / n * (e[:, None] * value[:, -1])[:, None]
         inner = torch.cat([at_examples, (e[:, None] * c)[:, None]], dim=1)
     else:
-        weighted = y[..., None] * value
-        c = (weighted.sum(1, keepdim=True) - weighted) / n
-        e = -2 / (count * (n + 1)) * (y - (c * value) @ diagonal)[..., None]
-        others = (e * value).sum(1, keepdim=True) - e * value
-        inner = e * c + y[..., None] / n * others
+        # With Y = Σ_i y_i σ(h_i) and E = Σ_i e_i σ(h_i): n·inner_i = e_i Y + y_i E − 2 e_i y_i σ(h_i). Few passes over
+        # the largest array, which has T(n + 1)N numbers.
+        total = y[:, None] @ value
+        residual = y - ((value @ (diagonal * total).mT)[..., 0] - y * (value.square() @ diagonal)) / n
+        e = -2 / (count * (n + 1)) * residual
+        outer = torch.stack([e, y], dim=-1) @ torch.cat([total, e[:, None] @ value], dim=1)
+        inner = torch.addcmul(outer, (-2 * e * y)[..., None], value) / n
     inner = inner * (h > 0)
     return diagonal[:, None] * (inner.flatten(0, 1).mT @ x.flatten(0, 1))
 
@@ -248,14 +250,23 @@ def expected_gradient(target, features, diagonal, subspace):
     return -4 * diagonal.to(torch.float64)[:, None] * total[:, None] * (projected / rho) @ subspace.to(torch.float64).mT
 
 
+def _same_dimension(tasks, features):
+    if features.weights.shape[-1] != tasks.d:
+        raise ValueError(
+            f"features read inputs of dimension {features.weights.shape[-1]}; the tasks have d = {tasks.d}"
+        )
+
+
 def blocks_of(count, size):
     """Block sizes of at most max(1, BLOCK // size) that add up to `count`."""
     step = max(1, min(count, BLOCK // max(1, size)))
     return [min(step, count - i) for i in range(0, count, step)]
 
 
+@devices.one_thread()  # many operations of moderate size: threads that wait for each other cost more
 def mean_gradient(tasks, features, diagonal, count, n, generator, queries="all"):
     """The mean of `first_layer_gradient` [N, d] over `count` fresh prompts with n examples each."""
+    _same_dimension(tasks, features)
     total = torch.zeros_like(features.weights)
     with bar(label="phase I", total=count) as progress:
         for block in blocks_of(count, n * max(features.width, tasks.d)):
@@ -329,6 +340,7 @@ def summarise(tasks, features, count, lengths, generator, **how):
     lengths = tuple(checks.whole_number("lengths", n, least=1) for n in lengths)
     if list(lengths) != sorted(set(lengths)):
         raise ValueError(f"lengths is {lengths!r}; it must be an increasing list of whole numbers")
+    _same_dimension(tasks, features)
     queries, contexts, labels = [], [], []
     for block in blocks_of(count, lengths[-1] * max(features.width, tasks.d)):
         prompts = tasks.draw(block, lengths[-1] + 1, generator, **how)
@@ -386,6 +398,7 @@ def _predict(gammas, seen):
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 
+@devices.one_thread()
 def fit_attention(tasks, features, count, lengths, *, ridges=RIDGES, iterations=40, held_out=0.2, seed=0):
     r"""Algorithm 2, phase II: ridge regression for Γ on fresh prompts. Returns a `LinearTransformer`.
 
@@ -467,6 +480,7 @@ def conjugate_gradients(seen, ridges, iterations):
 LEARNERS = ("ridge", "kernel ridge", "network")
 
 
+@devices.one_thread()
 def prompt_risks(learner, tasks, count, lengths, *, known_subspace=False, queries=64, seed=0):
     """Mean squared errors [count, L] of a learner that is trained on each prompt from scratch, for all lengths.
 

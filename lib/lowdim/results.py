@@ -340,16 +340,21 @@ class AdditiveResult:
     best: np.ndarray
     diverged: np.ndarray
 
-    def task_times(self, level):
-        """Samples seen when some neuron first had |overlap| ≥ `level` with each task: [runs, M]; inf where never."""
-        level = checks.fraction("level", level)
-        reached = self.best >= level
+    def task_times(self, level, keep=False):
+        """Samples seen when some neuron first had |overlap| ≥ `level` with each task: [runs, M]; inf where never.
+
+        keep=True asks that from then on, up to the end of the run, some neuron always had it: a step so large that
+        overlaps come and go finds nothing.
+        """
+        reached = self.best >= checks.fraction("level", level)
+        if keep:
+            reached = np.logical_and.accumulate(reached[..., ::-1, :], axis=-2)[..., ::-1, :]
         first = self.seen[reached.argmax(axis=-2)].astype(float)
         return np.where(reached.any(axis=-2), first, np.inf)
 
-    def samples_to_find(self, level, share=1.0):
+    def samples_to_find(self, level, share=1.0, keep=False):
         """Samples seen when at least the fraction `share` of all tasks had been found: [runs]; inf where never."""
-        times = np.sort(self.task_times(level), axis=-1)
+        times = np.sort(self.task_times(level, keep), axis=-1)
         return times[..., math.ceil(checks.fraction("share", share) * times.shape[-1] - 1e-9) - 1]
 
     def found(self, level):

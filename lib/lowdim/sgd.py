@@ -317,6 +317,7 @@ def _start(problem, start, teacher, generator, options):
     return w / torch.linalg.vector_norm(w, dim=1, keepdim=True)
 
 
+@devices.one_thread()
 def spiked(
     target,
     d,
@@ -474,7 +475,8 @@ def langevin(
     with devices.one_thread(), bar(range(steps + 1), f"Langevin, d={d}") as progress:
         for step in progress:
             h = inputs @ particles.mT
-            margin = sigma.torch(h).mean(-1) * scale
+            values = sigma.torch(h)
+            margin = values.mean(-1) * scale
             if loss == "logistic":
                 value, slope = torch.nn.functional.softplus(-y * margin), -y * torch.sigmoid(-y * margin)
             else:
@@ -483,7 +485,9 @@ def langevin(
                 losses.append(value.mean(-1))
             if step == steps:
                 break
-            gradient = (slope[..., None] * sigma.derivative(h)).mT @ inputs * (scale / n) + decay * particles
+            # The slope of tanh follows from its value, which is most of the work.
+            bend = 1 - values.square() if activation == "tanh" else sigma.derivative(h)
+            gradient = (slope[..., None] * bend).mT @ inputs * (scale / n) + decay * particles
             kick = torch.randn(shape, generator=generator, device=place) * math.sqrt(2 * eta * heat) if heat else 0.0
             moved = particles - eta * gradient + kick
             diverged = diverged | ~torch.isfinite(moved.square().sum((-2, -1)))
@@ -551,12 +555,14 @@ def train_additive(
         schedule=schedule,
         generator=devices.generator(place, checks.whole_number("seed", seed, least=0)),
     )
-    # Step and sign multiply whole rows: they are applied after the sum over the batch.
+    # Step and sign multiply whole rows: they are applied after the sum over the batch. Networks that share samples are
+    # one wide network for the trainer.
     gamma = _step_sizes(lr, lead, options) * network.outputs.sign().to(torch.float32)
     parts = [network.weights.to(torch.float32), network.biases.to(torch.float32), gamma]
-    group = min(runs, CACHED // (batch * max(network.width, d))) if place.type == "cpu" else runs
-    group = max(1, group // share) * share
-    small = group * batch * network.width * d < SMALL_STEP
+    parts = [part.unflatten(0, (-1, share)).flatten(1, 2) for part in parts] if lead else parts
+    group = CACHED // (batch * max(share * network.width, d)) if place.type == "cpu" else runs // share
+    group = max(1, min(runs // share, group))
+    small = group * batch * share * network.width * d < SMALL_STEP
     with (
         devices.one_thread() if small else nullcontext(),
         bar(label=f"additive, d={d}", total=int(moments[-1]) * runs) as progress,
@@ -588,15 +594,21 @@ class _LayerwiseRule:
         """Overlaps [..., M] of vectors [..., d] with the tasks."""
         return vectors[..., : self.problem.directions] if self.along_axes else vectors @ self.teacher
 
-    def draw(self, lead, size):
-        """Fresh inputs x [*lead, size, d] and their labels [*lead, size], transformed; `share` runs get the same."""
-        shape = (lead[0] // self.share, size) if lead else (size,)
+    def draw(self, shape):
+        """Fresh inputs x [*shape, d] and their labels [*shape], transformed."""
         x = torch.randn(*shape, self.problem.d, generator=self.generator, device=self.teacher.device)
         z = self.overlaps(x)
         xi = torch.randn(*shape, generator=self.generator, device=x.device) if self.problem.target.is_noisy else None
         y = self.problem.target.labels(z[..., 0] if self.problem.directions == 1 else z, xi)
-        y = y if self.label is None else self.label.torch(y)
-        return (x, y) if self.share == 1 else (v.repeat_interleave(self.share, dim=0) for v in (x, y))
+        return x, y if self.label is None else self.label.torch(y)
+
+    def apart(self, values):
+        """Rows [*lead, share · N, …] of networks that share samples as single networks [*lead · share, N, …]."""
+        return values.unflatten(1, (self.share, -1)).flatten(0, 1) if self.share > 1 else values
+
+    def slope(self, h):
+        """σ'(h) for h [..., share · N], with neuron j of every network in place j of its activation."""
+        return self.activation.derivative(h.unflatten(-1, (self.share, -1))).flatten(-2)
 
     def seen(self):
         """Samples seen after each step: full batches, with a smaller one before each moment where it must be."""
@@ -619,20 +631,20 @@ class _LayerwiseRule:
         lead = w.shape[:-2]
         w = torch.nn.functional.normalize(w, dim=-1)
         finite = torch.ones_like(b, dtype=torch.bool)
-        kept, best = [], [self.overlaps(w).abs().amax(-2)]
+        kept, best = [], [self.apart(self.overlaps(w)).abs().amax(-2)]
         for factor, (before, after) in zip(self.factors(), pairwise(self.seen().tolist()), strict=True):
-            x, y = self.draw(lead, after - before)
+            x, y = self.draw((*lead, after - before))
             u = x @ w.mT
-            g = self.activation.derivative(u + b[..., None, :]) * y[..., None]
+            g = self.slope(u + b[..., None, :]) * y[..., None]
             new = w + factor * gamma[..., None] * (g.mT @ x - (g * u).sum(-2)[..., None] * w)
             norm = torch.linalg.vector_norm(new, dim=-1)
             finite = finite & torch.isfinite(norm)
             w = torch.where(finite[..., None], new / norm[..., None], w)
-            best.append(self.overlaps(w).abs().amax(-2))
+            best.append(self.apart(self.overlaps(w)).abs().amax(-2))
             if after in self.moments:
-                kept.append(w)
-            progress.update((after - before) * max(1, lead.numel()))
-        return torch.stack(kept, dim=len(lead)), torch.stack(best, dim=len(lead)), ~finite.all(-1)
+                kept.append(self.apart(w))
+            progress.update((after - before) * max(1, lead.numel()) * self.share)
+        return torch.stack(kept, dim=len(lead)), torch.stack(best, dim=len(lead)), ~self.apart(finite).all(-1)
 
 
 def _moments(samples):

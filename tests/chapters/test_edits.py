@@ -154,6 +154,108 @@ EDITS = [
         "d, alpha, seeds = 0, 3, 64",
         "d is 0",
     ),
+    Edit("spiked_data", "d, thetas = 200, np.array(", "d, thetas = 60, np.array(", RUNS),
+    Edit(
+        "spiked_data",
+        "d, thetas = 200, np.array([0.25,",
+        "d, thetas = 200, np.array([-0.25,",
+        r"theta is .*-0\.25.*; it must be",
+    ),
+    Edit(
+        "spiked_data",
+        'law = {"target": "h3", "d": 200, "theta": 200**0.5',
+        'law = {"target": "tanh", "d": 50, "theta": 50**0.5',
+        RUNS,
+    ),
+    Edit(
+        "spiked_data",
+        '    "spherical": flow.spiked(**law, dynamics="spherical"),\n',
+        '    "spherical": flow.spiked(**law, dynamics="sphere"),\n',
+        "dynamics is 'sphere'; allowed: 'spherical', 'normalized'",
+    ),
+    Edit(
+        "spiked_data", "    gamma1=[0.0, 0.2, 0.35, 0.5],\n", "    gamma1=[0.35, -0.2],\n", "alignment is .*must lie in"
+    ),
+    Edit("additive_models", "d, M, n = 128, 4, 60_000", "d, M, n = 48, 4, 10_000", RUNS),
+    Edit(
+        "additive_models",
+        'race = sgd.train_additive(network, targets.additive("h3", M)',
+        'race = sgd.train_additive(network, targets.additive(["h3", "h4", "tanh", "h3"], M, [1, 2, 1, 1])',
+        RUNS,
+    ),
+    Edit(
+        "additive_models",
+        "d8, M8, n8 = 64, 8, int(1.5 * 8 * 64**2)",
+        "d8, M8, n8 = 64, 64, int(1.5 * 8 * 64**2)",
+        "d is 64; target 'additive, 64 tasks' needs d ≥ 65",
+    ),
+    Edit(
+        "additive_models",
+        "counts = [1, 4, 16, 64, 256, 1024, 4096]",
+        "counts = [1, 2, 16]",
+        "tasks is 2; it must be 1 or ≥ 4",
+    ),
+    Edit(
+        "additive_models",
+        "d, M, n = 128, 4, 60_000",
+        "d, M, n = 128, 4, 0",
+        "samples is",
+    ),
+    Edit("icl_transformers", "d, short = 16, (4, 8", "d, short = 10, (4, 8", RUNS),
+    Edit("icl_transformers", 'icl.tasks("h1", d, d,', 'icl.tasks("h1", d, 20,', "r is 20; it must be at most d = 16"),
+    Edit(
+        "icl_transformers", 'linear = icl.tasks("h1"', 'linear = icl.tasks("h11"', "target is 'h11'; did you mean 'h1'"
+    ),
+    Edit(
+        "icl_transformers",
+        'small, paper = icl.preset("small", 8, 16)',
+        'small, paper = icl.preset("tiny", 8, 16)',
+        "name is 'tiny'; allowed: 'small', 'paper'",
+    ),
+    Edit(
+        "icl_transformers",
+        'tasks = icl.tasks("h2", 8, 2, seed=seed(10))',
+        'tasks = icl.tasks("h2", 12, 2, seed=seed(10))',
+        "features read inputs of dimension 8; the tasks have d = 12",
+    ),
+    Edit("amp_classification", "runs, d, alpha, steps = 16, 400, 3, 10", "runs, d, alpha, steps = 4, 60, 2, 6", RUNS),
+    Edit(
+        "amp_classification",
+        'examples = ("linear", "noisy_sign",',
+        'examples = ("linaer", "noisy_sign",',
+        "target is 'linaer'; did you mean 'linear'",
+    ),
+    Edit(
+        "amp_classification",
+        "d, options = scale(quick=100, full=500)",
+        "d, options = scale(quick=3, full=500)",
+        "d is 3; it must be a whole number ≥ 4",
+    ),
+    Edit(
+        "amp_classification",
+        "alphas = [5.0, 10.0, 20.0]",
+        "alphas = [0.0, 10.0, 20.0]",
+        r"alpha is 0\.0; it must be a finite number > 0",
+    ),
+    Edit(
+        "depth",
+        "tree = targets.tree(36, seed=seed(0))",
+        'tree = targets.tree(36, seed=seed(0), link="sin")',
+        "✗ tree target by hand",
+    ),
+    Edit("depth", "sizes = [1, 2, 3, 4, 6, 8, 12], {36: 16, 100: 8, 400: 1}", "sizes = [2, 6], {49: 2}", RUNS),
+    Edit(
+        "depth",
+        "sizes = [1, 2, 3, 4, 6, 8, 12], {36: 16, 100: 8, 400: 1}",
+        "sizes = [2], {0: 2}",
+        "d is 0; it must be a whole number ≥ 1",
+    ),
+    Edit(
+        "depth",
+        "plan = {36: [1.5, 1.75, 2.0, 2.25], 64: [1.5, 1.75, 2.0]}",
+        "plan = {36: [0.3]}",
+        "n is 3; it must be a whole number ≥ 5",
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tools import colab_imitation, sources
 
-BOX_MINUTES = float(os.environ.get("LOWDIM_COLAB_MINUTES", "15"))
+BOX_MINUTES = float(os.environ.get("LOWDIM_COLAB_MINUTES", "30"))
 
 
 def pytest_generate_tests(metafunc):

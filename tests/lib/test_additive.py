@@ -154,6 +154,17 @@ def test_runs_that_share_samples():
     assert np.abs(run.overlaps[0] - run.overlaps[2]).max() > 1e-3, "other samples"
     same = sgd.train_additive(four, target, 60, lr=0.01, batch=10, share=4, seed=2)
     np.testing.assert_allclose(same.overlaps, np.broadcast_to(same.overlaps[:1], same.overlaps.shape), atol=1e-6)
+    # Networks that share samples go through the trainer side by side: each must be what it would be alone.
+    mixed = nets.two_layer(8, 4, nets.random_polynomials(4, 3, seed=5), bias=0.5, runs=3, seed=1)
+    rates, law = [0.01, 0.02, 0.03], {"batch": 10, "seed": 2}
+    together = sgd.train_additive(mixed, target, [30, 60], lr=rates, share=3, **law)
+    assert together.overlaps.shape == (3, 2, 4, 2) and together.best.shape == (3, 7, 2)
+    for i, rate in enumerate(rates):
+        one = replace(mixed, **{k: getattr(mixed, k)[i] for k in ("weights", "biases", "outputs")})
+        alone = sgd.train_additive(one, target, [30, 60], lr=rate, **law)
+        np.testing.assert_allclose(together.overlaps[i], alone.overlaps, atol=1e-5)
+        np.testing.assert_allclose(together.best[i], alone.best, atol=1e-5)
+        torch.testing.assert_close(together.networks[0].weights[i], alone.networks[0].weights, atol=1e-5, rtol=0)
 
 
 def test_axes_given_as_directions_change_nothing():
@@ -245,6 +256,10 @@ def test_times_of_tasks():
     np.testing.assert_array_equal(run.samples_to_find(0.5), [30, np.inf])
     np.testing.assert_array_equal(run.samples_to_find(0.5, 0.5), [10, np.inf])
     np.testing.assert_array_equal(run.found(0.5), [[0, 0.5, 0.5, 1], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(run.task_times(0.5, keep=True), run.task_times(0.5))
+    np.testing.assert_array_equal(run.task_times(0.55, keep=True), [[30, 30], [np.inf, np.inf]])
+    np.testing.assert_array_equal(run.task_times(0.55), [[10, 30], [np.inf, np.inf]])
+    np.testing.assert_array_equal(run.samples_to_find(0.55, 0.5, keep=True), [30, np.inf])
     with pytest.raises(ValueError, match="level is 2"):
         run.task_times(2)
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lowdim import hermite, icl, links
+from lowdim.gpt import rate
 from tools import pretrained as tool
 
 MIXED = links.polynomial([0, math.sqrt(0.5), math.sqrt(0.5)])
@@ -39,6 +40,15 @@ def test_the_floor_is_the_risk_of_the_prior_mean(link, r):
 def test_the_floor_of_h2_is_one_minus_one_over_r():
     assert [icl.prior_floor("h2", r) for r in (1, 2, 5)] == pytest.approx([0, 0.5, 0.8], abs=1e-9)
     assert icl.prior_floor("h3", 4) == pytest.approx(1)
+
+
+def test_moments_of_the_sphere():
+    """On a circle E cos^k; on the sphere in R³ a coordinate is uniform in [−1, 1]: E u^k = 1/(k + 1)."""
+    angle = np.linspace(0, 2 * np.pi, 100, endpoint=False)
+    for k in (0, 2, 4, 6, 8):
+        assert icl.sphere_moment(k, 2) == pytest.approx(np.mean(np.cos(angle) ** k))
+        assert icl.sphere_moment(k, 3) == pytest.approx(1 / (k + 1))
+        assert icl.sphere_moment(k, 1) == 1 and icl.sphere_moment(k + 1, 2) == 0
 
 
 def test_directions_lie_where_they_should():
@@ -287,6 +297,34 @@ def test_training_learns_and_resumes_to_the_same_bits(tmp_path):
         icl.train(tasks, TINY, 120, **run | {"lr": 1e-3}, checkpoint=file)
 
 
+def test_a_checkpoint_of_other_tasks_is_refused(tmp_path):
+    file = tmp_path / "run.pt"
+    icl.train(icl.tasks("h1", 3, 1, seed=1), TINY, 4, batch=2, checkpoint=file)
+    with pytest.raises(ValueError, match="another hidden subspace"):
+        icl.train(icl.tasks("h1", 3, 1, seed=2), TINY, 4, batch=2, checkpoint=file)
+    with pytest.raises(ValueError, match="link = 'h1'"):
+        icl.train(icl.tasks("h2", 3, 1, seed=1), TINY, 4, batch=2, checkpoint=file)
+
+
+def test_initial_weights_have_the_size_they_are_said_to_have():
+    model = icl.GPT(icl.Settings(16, 40, layers=2, width=64, heads=4, init=0.1), seed=3)
+    block = model.blocks[1]
+    sizes = {block.qkv.weight: 0.1, block.up.weight: 0.1, block.out.weight: 0.05, block.down.weight: 0.05,
+             model.read_in.weight: 0.25, model.read_out.weight: 0.02, model.positions: 0.02}  # fmt: skip
+    for weight, size in sizes.items():
+        assert float(weight.detach().std()) == pytest.approx(size, rel=4 / math.sqrt(2 * weight.numel()))
+    assert not block.up.bias.any() and (model.last_norm.weight == 1).all()
+
+
+def test_the_rate_rises_and_falls_and_the_losses_are_those_of_the_batches():
+    factors = [rate(step, 100, 0.1) for step in range(100)]
+    assert max(factors) == factors[9] == 1 and factors[0] == pytest.approx(0.1) and factors[-1] == pytest.approx(1 / 90)
+    tasks = icl.tasks("h1", 3, 1, seed=1)
+    result = icl.train(tasks, TINY, 1, batch=16, seed=4)
+    model, p = icl.GPT(TINY, seed=4), tasks.draw(16, 5, rng(4))
+    np.testing.assert_allclose(result.losses[0], icl.risks(model, p).mean(0), rtol=1e-5)
+
+
 def test_a_run_that_diverges_says_so():
     tasks = icl.tasks(lambda z: 1e30 * z, 3, 1)
     with pytest.raises(FloatingPointError, match="diverged"):
@@ -355,6 +393,7 @@ BAD = {
     "did you mean 'h2'": lambda: icl.tasks("h22", 4, 1),
     "one direction, without noise": lambda: icl.tasks("parity2", 4, 2),
     "multiple of heads": lambda: icl.Settings(3, 4, width=10, heads=3),
+    "init is 0": lambda: icl.Settings(3, 4, width=10, heads=2, init=0),
     "name is 'huge'": lambda: icl.preset("huge", 3, 4),
     "settings.d is 3; the tasks have dimension 4": lambda: icl.train(icl.tasks("h2", 4, 1), TINY, 5),
     "steps is 0": lambda: icl.train(icl.tasks("h2", 3, 1), TINY, 0),

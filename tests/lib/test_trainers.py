@@ -9,7 +9,7 @@ import torch
 from scipy.stats import ks_2samp
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lowdim import compiled, exact, flow, kernels, links, nets, problem, results, sgd, targets
+from lowdim import amp, compiled, exact, flow, kernels, links, nets, problem, results, sgd, targets
 
 TRAINERS = {"sgd": sgd.online_sgd, "exact": exact.online_sgd, "flow": flow.online_sgd}
 SIMULATORS = {name: TRAINERS[name] for name in ("sgd", "exact")}
@@ -364,6 +364,19 @@ def test_two_layer_training_stays_on_its_device(runs):
             result = sgd.train_two_layer(network, "h3", [3, 6], eta=0.1, interpolation=0.5)
         assert result.overlaps.device.type == "meta"
         assert tuple(result.overlaps.shape) == ((2, 5) if runs is None else (3, 2, 5))
+
+
+@pytest.mark.parametrize("init", ["random", "spectral", "informed"])
+@pytest.mark.parametrize(
+    ("target", "noise"), [("sign", 0.0), ("square", 0.0), ("tanh", 0.3), ("parity2", 0.0), ("committee", 0.0)]
+)
+def test_amp_stays_on_its_device(target, noise, init):
+    """On the meta device tensors have no values: a host read or a tensor made elsewhere would be noticed."""
+    with NoHostReads():
+        found = amp.run(target, 1.5, 12, noise=noise, runs=3, iterations=12, init=init, device="meta")
+    r = targets.get(target).directions
+    assert found.overlap.device.type == "meta" and tuple(found.overlap.shape) == (3, r, r)
+    assert tuple(found.trajectory.shape) == (3, 13, r)
 
 
 def test_the_audit_is_able_to_fail():

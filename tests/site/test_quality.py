@@ -5,6 +5,7 @@ import json
 import subprocess
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import pytest
 from bs4 import BeautifulSoup
@@ -99,11 +100,11 @@ def milliseconds_to_text(visitor, path, text):
 
 
 def test_interactive_figures_do_not_delay_the_text(visitor):
-    """First paint with explorers against the same page without them, in turns; the best of nine, since
-    a busy machine only ever adds to a time."""
+    """First paint with explorers against the same page without them, in turns; the median of nine, since
+    on a busy machine a single quick one is luck."""
     path = max(explorer_pages(), key=lambda page: (SITE / page).read_text("utf8").count("lowdim-explorer"))
     whole = (SITE / path).read_text("utf8")
     plain = without_explorers(whole)
     rounds = [[milliseconds_to_text(visitor, path, text) for text in (whole, plain)] for _ in range(9)]
-    with_explorers, without = (min(times) for times in zip(*rounds, strict=True))
+    with_explorers, without = (median(times) for times in zip(*rounds, strict=True))
     assert with_explorers / without < 1.5, rounds
