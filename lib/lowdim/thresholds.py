@@ -131,8 +131,8 @@ NODES = {1: 40, 2: 16}  # nodes for each known direction, when one or two are kn
 ACCURACY = 0.002  # relative standard error asked of a threshold with several directions
 # What refinement may cost, counted in replicates and not in seconds, so that every machine gives the same answer.
 MOST_REPLICATES, REPLICATES_OF_A_STEP = 32, 64
-# λ = 1/α_c below FAINT, or within four standard errors of zero, counts as zero; E|E[h | y]|² likewise. A known direction
-# that is no axis is right to about 1e-3 in the worst case, and that much shows as E[h | y, h_U] ≠ 0 where there is none.
+# λ = 1/α_c below FAINT, or within four standard errors of zero, counts as zero; E|E[h | y]|² likewise. A known
+# direction that is no axis is right to about 1e-3 at worst: that shows as E[h | y, h_U] ≠ 0 where there is none.
 FAINT = 2e-5
 FIRST_FAINT, FIRST_FAINT_OFF_AXES = 1e-6, 1e-2
 SAME_EIGENVALUE = 0.02
