@@ -7,11 +7,12 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 N      ?= 20
+OUT    ?= grades.csv
 
-.PHONY: help book test test-colab chapter seeds bench pretrained notebooks clean distclean
+.PHONY: help book test test-colab test-coursework chapter seeds bench pretrained notebooks coursework grade clean distclean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 book: $(READY) ## build the whole site into _build/html
 	@$(PYTHON) -m tools.build_book
@@ -21,6 +22,9 @@ test: $(READY) ## run all tests: style, library, chapters, site in a real browse
 
 test-colab: $(READY) ## execute every notebook on a machine like Colab's (make test: two of them)
 	@$(PYTHON) -m tools.run_tests colab-all
+
+test-coursework: $(READY) ## prove every problem set (make test: two of them)
+	@$(PYTHON) -m tools.run_tests coursework-all
 
 chapter: $(READY) ## build one chapter: make chapter NAME=information_exponent
 	@$(PYTHON) -m tools.build_book --chapter "$(NAME)"
@@ -36,6 +40,14 @@ pretrained: $(READY) ## train the transformer that ships with the library again 
 
 notebooks: $(READY) ## write the chapters as notebooks for Colab and Jupyter into _build/notebooks
 	@$(PYTHON) -m tools.notebooks
+
+coursework: $(READY) ## make the problem sets of a course: make coursework [SET=name] [KEY=fall26]
+	@$(PYTHON) -m tools.coursework.build $(if $(SET),--set "$(SET)") $(if $(KEY),--key "$(KEY)")
+
+grade: $(READY) ## grade submissions: make grade SET=name SUBMISSIONS=folder [OUT=grades.csv] [KEY=fall26]
+	@$(PYTHON) -m tools.coursework.grade --set "$(SET)" --submissions "$(SUBMISSIONS)" --out "$(OUT)" \
+		$(if $(KEY),--key "$(KEY)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(MINUTES),--minutes "$(MINUTES)") \
+		$(if $(MEMORY),--memory "$(MEMORY)") $(if $(UNPROTECTED),--unprotected)
 
 clean: ## remove what was built
 	rm -rf _build .pytest_cache .ruff_cache

@@ -4,7 +4,8 @@
 
 Groups, in order: ruff-check and ruff-format (style), unit (library, project, chapter sources), notebooks (every chapter
 is executed again, as a plain notebook, by nbval), site (the built pages in a real browser), colab (two notebooks on a
-machine like Colab's). The group colab-all, which takes the place of colab when it is named, executes all of them there.
+machine like Colab's), coursework (hostile submissions, two problem sets proved). The groups colab-all and
+coursework-all, which run when they are named, take all notebooks and all problem sets.
 The full output of each group is kept in _build/test-logs/ and shown when the group fails. A group that finds no test
 fails too.
 """
@@ -119,6 +120,12 @@ def colab(count="2"):
     )
 
 
+def coursework(count="2"):
+    """Grade hostile submissions, and prove problem sets: `count` of them, or "all" and nothing else."""
+    files = ["tests/coursework/test_sets.py"] if count == "all" else ["tests/coursework"]
+    return pytest(f"coursework-{count}", "--durations=0", *files, LOWDIM_COURSEWORK_SETS=count, LOWDIM_PROGRESS="0")
+
+
 GROUPS = {
     "ruff-check": lambda: program("ruff", "check", "."),
     "ruff-format": lambda: program("ruff", "format", "--check", "."),
@@ -126,9 +133,10 @@ GROUPS = {
     "notebooks": notebooks,
     "site": site,
     "colab": colab,
+    "coursework": coursework,
 }
 # Groups that run only when they are named.
-LONG_GROUPS = {"colab-all": lambda: colab("all")}
+LONG_GROUPS = {"colab-all": lambda: colab("all"), "coursework-all": lambda: coursework("all")}
 
 
 def run_group(name):

@@ -16,9 +16,10 @@ ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text("utf8"))
 
 
 def ranges():
-    """The version ranges of the library, the book and the tests, by canonical name."""
+    """The version ranges of the library, the book, the tests and the coursework, by canonical name."""
     extras = PROJECT["optional-dependencies"]
-    requirements = map(Requirement, PROJECT["dependencies"] + extras["book"] + extras["test"])
+    named = [entry for extra in ("book", "test", "coursework") for entry in extras[extra]]
+    requirements = map(Requirement, PROJECT["dependencies"] + named)
     return {canonicalize_name(requirement.name): requirement for requirement in requirements}
 
 

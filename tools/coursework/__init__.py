@@ -1,0 +1,1 @@
+"""Coursework: problem sets from their masters (`build`), and grades from submissions (`grade`)."""
