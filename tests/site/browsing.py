@@ -1,6 +1,8 @@
 """Visiting the pages of the built site with a real browser."""
 
+import gzip
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from tools import build_book
@@ -9,6 +11,7 @@ SITE = build_book.HTML
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
 SCHEMES = ("light", "dark")
+AXE = gzip.decompress((Path(__file__).parent / "vendor" / "axe" / "axe.min.js.gz").read_bytes()).decode("utf8")
 
 # Text nodes that a reader can meet, hidden dropdowns included; code may show a dollar, and typeset mathematics is done.
 TEXT = """() => {
@@ -61,6 +64,20 @@ class Visit:
     untypeset: list = field(default_factory=list)
     math_errors: int = 0
     too_wide: list = field(default_factory=list)
+    scheme: str = ""
+    barriers: list = field(default_factory=list)
+
+
+def barriers(page):
+    """What axe-core calls serious or critical on a page."""
+    page.evaluate(AXE)
+    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{violation['id']}: {node['html'][:200]} ({node['failureSummary'][:300]})"
+        for violation in found
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
 
 
 def site_pages():
@@ -102,19 +119,25 @@ class Visitor:
         if parts.scheme not in ("data", "blob") and f"{parts.scheme}://{parts.netloc}" != self.address:
             visit.external.append(url)
 
-    def visit(self, path):
-        """The visit to a page in light mode, on a wide screen and then on a phone; made once."""
-        if path not in self.visits:
+    def visit(self, path, scheme="light"):
+        """The visit to a page, made once: on a wide screen, and in light mode also on a phone."""
+        if (path, scheme) not in self.visits:
             visit = Visit()
-            page = self.open(path, visit)
+            page = self.open(path, visit, scheme)
             page.evaluate(LOAD_IMAGES)
-            visit.text = page.evaluate(TEXT)
-            visit.images = page.evaluate(IMAGES)
-            visit.untypeset = page.evaluate(UNTYPESET)
-            visit.math_errors = page.locator("mjx-merror").count()
-            page.set_viewport_size(PHONE)
-            visit.images_on_phone = page.evaluate(IMAGES)
-            visit.too_wide = page.evaluate(TOO_WIDE)
+            visit.scheme = page.locator("html").get_attribute("data-theme")
+            visit.barriers = barriers(page)
+            if scheme == "light":
+                self.look_closely(page, visit)
             page.close()
-            self.visits[path] = visit
-        return self.visits[path]
+            self.visits[path, scheme] = visit
+        return self.visits[path, scheme]
+
+    def look_closely(self, page, visit):
+        visit.text = page.evaluate(TEXT)
+        visit.images = page.evaluate(IMAGES)
+        visit.untypeset = page.evaluate(UNTYPESET)
+        visit.math_errors = page.locator("mjx-merror").count()
+        page.set_viewport_size(PHONE)
+        visit.images_on_phone = page.evaluate(IMAGES)
+        visit.too_wide = page.evaluate(TOO_WIDE)

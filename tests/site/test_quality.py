@@ -1,6 +1,5 @@
 """Barriers, weight, validity: what a reader does not see but feels."""
 
-import gzip
 import json
 import subprocess
 from functools import cache
@@ -10,27 +9,19 @@ from statistics import median
 import pytest
 from bs4 import BeautifulSoup
 
-from tests.site.browsing import SCHEMES, SITE, Visit, explorer_pages, site_pages
+from tests.site.browsing import SITE, explorer_pages, site_pages
 from tools import ensure_java, sources
 
-AXE = gzip.decompress((Path(__file__).parent / "vendor" / "axe" / "axe.min.js.gz").read_bytes()).decode("utf8")
 CHAPTER_PAGES = [f"{source.docname}.html" for source in sources.chapters()]
 MAX_BYTES = 3_000_000
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_axe_finds_no_barrier(visitor, page_path, scheme):
-    page = visitor.open(page_path, Visit(), scheme)
-    page.evaluate(AXE)
-    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")["violations"]
-    page.close()
-    grave = [
-        f"{violation['id']}: {node['html'][:200]} ({node['failureSummary'][:300]})"
-        for violation in found
-        if violation["impact"] in ("serious", "critical")
-        for node in violation["nodes"]
-    ]
-    assert not grave
+def test_axe_finds_no_barrier(visit):
+    assert not visit.barriers
+
+
+def test_axe_finds_no_barrier_in_dark_mode(visitor, page_path):
+    assert not visitor.visit(page_path, "dark").barriers
 
 
 def validate(folder):
