@@ -41,6 +41,7 @@ METADATA = {
 }
 # Binder's machines have no GPU, and pip's torch would bring gigabytes for one: conda has a build without.
 CONDA_NAMES = {"torch": "pytorch-cpu"}
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}  # Colab's way and Jupyter's
 HIDING_TAGS = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 
@@ -161,7 +162,7 @@ def code_cell(cell, folded):
     if tags:
         made.metadata["tags"] = list(tags)
     if folded or HIDING_TAGS & set(tags):
-        made.metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
+        made.metadata |= FOLDED
     return made
 
 
@@ -173,9 +174,7 @@ def assemble(source, page):
         raise SystemExit(f"{sources.shown(source.path)}: Sphinx shows code cells {places}, the source has {len(code)}.")
     title, *opening = page.cells[0].split("\n\n")
     cells = [nbformat.v4.new_markdown_cell(f"{title}\n\n{introduction(source, page)}")]
-    cells.append(
-        nbformat.v4.new_code_cell(setup_cell(), metadata={"cellView": "form", "jupyter": {"source_hidden": True}})
-    )
+    cells.append(nbformat.v4.new_code_cell(setup_cell(), metadata=dict(FOLDED)))
     for item in ["\n\n".join(opening), *page.cells[1:]]:
         if isinstance(item, notebook_markdown.CodeCell):
             cells.append(code_cell(code[item.position], item.folded))

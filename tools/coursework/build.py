@@ -143,7 +143,7 @@ def _student(notebook, problems, tests, pictures):
 
 def _with_setup(notebook, problems, tests):
     """The notebook with a set-up cell before its first code cell."""
-    setup = nbformat.v4.new_code_cell(setup_source(tests), metadata={"tags": [SETUP_TAG]})
+    setup = nbformat.v4.new_code_cell(setup_source(tests), metadata={"tags": [SETUP_TAG], **notebooks.FOLDED})
     first = next(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code")
     note = (
         f"Set `{problems.name}`, edition `{problems.key}`, {problems.points:g} points. Save your notebook and hand in "
@@ -270,7 +270,7 @@ def write_index(key, out=OUT):
         ]
         links = "<br>".join(f'<a href="{place}">{label}</a>' for label, place in files)
         total = sum(q["points"] for q in entry["questions"])
-        title = html.escape(entry["title"].removeprefix("Problem set: "))
+        title = html.escape(entry["title"].removeprefix("Problem set: ").capitalize())
         rows.append(
             f"<tr><th scope='row'>{title}</th><td>{html.escape(kinds)}</td>"
             f"<td>{total:g}</td><td>{html.escape(entry['hours'])}</td><td>{links}</td></tr>"

@@ -20,9 +20,11 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from lowdim.progress import bar
 from tools import execute, sources
 from tools.coursework import build, masters, report, session
 
@@ -208,14 +210,20 @@ def grade_one(student, path, archive, limits, confined=True):
         try:
             cells = code_cells(content(Path(path)))
         except NotANotebook as error:
-            grade.status, grade.message = "unreadable", str(error)
-            names = sorted(file.stem for file in tests.glob("*.py"))
-            grade.questions = {n: {"points": 0.0, "possible": points_of(tests, n), "remarks": []} for n in names}
-            return grade
+            return unanswered(student, path, archive, "unreadable", str(error))
         folder = session.new_folder(Path(scratch, "work", student_folder(student)))
         grade.questions, grade.message, grade.printed = grade_cells(cells, tests, folder, limits, confined)
         shutil.rmtree(folder, ignore_errors=True)
     return grade
+
+
+def unanswered(student, path, archive, status, message):
+    """The `Grade` of a submission that could not be graded: no points, and why."""
+    with tempfile.TemporaryDirectory(prefix="grading-") as scratch:
+        tests = unpack_tests(archive, Path(scratch, "tests"))
+        possible = {file.stem: points_of(tests, file.stem) for file in sorted(tests.glob("*.py"))}
+    questions = {name: {"points": 0.0, "possible": points, "remarks": []} for name, points in possible.items()}
+    return Grade(student, Path(path).name, status, message, questions)
 
 
 def student_folder(student):
@@ -245,27 +253,39 @@ def part_file(parts, student, path, archive, limits):
 
 def grade_class(found, archive, out, limits, jobs, confined=True):
     """Grade all submissions {student: path} that are not graded yet; return the `Grade`s in order of students."""
-    from lowdim.progress import bar
-
     parts = out.with_suffix("").with_name(f"{out.stem}.parts")
     parts.mkdir(parents=True, exist_ok=True)
     files = {student: part_file(parts, student, path, archive, limits) for student, path in found.items()}
     missing = [student for student in found if not files[student].exists()]
     if len(missing) < len(found):
         print(f"{len(found) - len(missing)} of {len(found)} submissions are graded already", flush=True)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, context, session.become_grader) as pool:
-        waiting = {
-            pool.submit(grade_one, student, str(found[student]), str(archive), limits, confined): student
-            for student in missing
-        }
-        progress = bar(total=len(missing), label="grading")
-        for done in concurrent.futures.as_completed(waiting):
-            grade = done.result()
-            text = json.dumps(asdict(grade), indent=1, ensure_ascii=False)
-            sources.write_if_changed(files[waiting[done]], text)
-            progress.update()
-        progress.close()
+    progress = bar(total=len(missing), label="grading")
+
+    def keep(student, grade):
+        text = json.dumps(asdict(grade), indent=1, ensure_ascii=False)
+        sources.write_if_changed(files[student], text)
+        progress.update()
+
+    def run(students, jobs):
+        """Grade some; the students that are left if a grading process was ended from outside."""
+        context = multiprocessing.get_context("spawn")
+        left = dict.fromkeys(students)
+        with concurrent.futures.ProcessPoolExecutor(jobs, context, session.become_grader) as pool:
+            tasks = {pool.submit(grade_one, s, str(found[s]), str(archive), limits, confined): s for s in students}
+            for task in concurrent.futures.as_completed(tasks):
+                if not isinstance(task.exception(), BrokenProcessPool):
+                    keep(tasks[task], task.result())
+                    del left[tasks[task]]
+        return list(left)
+
+    while missing:
+        # They are started in order, so that who ended the process is among the first of those that are left.
+        missing = run(missing, jobs)
+        for suspect in missing[:jobs]:
+            if run([suspect], 1):
+                keep(suspect, unanswered(suspect, found[suspect], archive, "failed", "it ended the grading process"))
+        missing = missing[jobs:]
+    progress.close()
     return [Grade(**json.loads(files[student].read_text("utf8"))) for student in found]
 
 

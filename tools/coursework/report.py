@@ -96,7 +96,7 @@ def class_page(grades, problems):
         f"<th scope='col'>Full points</th></tr></thead><tbody>{rows}</tbody></table>\n"
         + (f"<h2>Runs with trouble</h2><ul>{''.join(bad)}</ul>" if bad else "")
     )
-    return page(f"{problems['title']}: the class", body)
+    return page(f"The class: {problems['title'].removeprefix('Problem set: ')}", body)
 
 
 def histogram(totals, possible):
@@ -106,7 +106,10 @@ def histogram(totals, possible):
     edges = np.linspace(0, possible, min(21, int(possible) + 2))
     axes.hist(totals, bins=edges, color="#4477aa", edgecolor="white")
     axes.axvline(np.median(totals), color="#cc3311", linestyle="--")
-    axes.annotate("median", (np.median(totals), axes.get_ylim()[1] * 0.95), xytext=(4, 0), textcoords="offset points")
+    side = (-4, "right") if np.median(totals) > possible / 2 else (4, "left")
+    place = (np.median(totals), axes.get_ylim()[1] * 0.95)
+    axes.annotate("median", place, xytext=(side[0], 0), textcoords="offset points", ha=side[1])
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="autograded points", ylabel="submissions", xlim=(0, possible))
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=120, format="png")

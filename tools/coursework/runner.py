@@ -74,6 +74,8 @@ def described(error):
     if isinstance(error, TimeIsUp):
         return "it did not finish in its time"
     text = str(error).strip().splitlines()
+    if isinstance(error, PermissionError):
+        text = [f"{text[0] if text else ''} (while it is graded, a submission may use its own folder only)"]
     return f"{type(error).__name__}: {text[0][:500]}" if text else type(error).__name__
 
 
