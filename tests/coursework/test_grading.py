@@ -260,6 +260,27 @@ def test_feedback_summary_and_exports_are_written(graded):
         assert (place / f"grades.{system}.csv").read_text("utf8").startswith(head)
 
 
+def test_points_by_hand_are_kept_and_counted(tmp_path):
+    questions = [
+        {"name": "q1", "title": "Question 1", "points": 5, "manual": False},
+        {"name": "q4", "title": "Question 4", "points": 4, "manual": True},
+    ]
+    problems = {"title": "Problem set: a test", "key": "k", "questions": questions}
+    entry = {"points": 3.0, "possible": 5.0, "remarks": []}
+    grades = [grade.Grade(name, f"{name}.ipynb", questions={"q1": entry}) for name in ("ada", "=grace")]
+    out = tmp_path / "grades.csv"
+    assert "2 answers are to be graded by hand" in report.write(grades, problems, out)
+    text = out.read_text("utf8")
+    assert "'=grace" in text, "a name must not become a formula"
+    out.write_text(text.replace("3,5,,", "3,5,2.5,"), "utf8")
+    assert "by hand" not in report.write(grades, problems, out)
+    assert [row["q4 by hand (of 4)"] for row in table(out)] == ["2.5", "2.5"]
+    assert [row["Total Score"] for row in table(tmp_path / "grades.gradescope.csv")] == ["5.5", "5.5"]
+    out.write_text(text.replace("3,5,,", "3,5,7,"), "utf8")
+    with pytest.raises(SystemExit, match="must be a number in range"):
+        report.write(grades, problems, out)
+
+
 def test_grading_that_is_killed_goes_on_where_it_stopped(edition, tmp_path):
     folder, hand_in = edition(SET), tmp_path / "submissions"
     hand_in.mkdir()

@@ -13,31 +13,60 @@ from tools.coursework.build import page
 
 
 def write(grades, problems, out):
-    """Write everything beside `out`; return a sentence for who started the grading."""
+    """Write everything beside `out`; return a sentence for who started the grading.
+
+    Points that somebody has put into the columns of an earlier table for questions graded by hand are kept, and count
+    in the tables for other systems.
+    """
     out = Path(out)
-    manual = [q for q in problems["questions"] if q["manual"]]
-    write_table(grades, manual, out)
+    manual = {f"{q['name']} by hand (of {q['points']:g})": q["points"] for q in problems["questions"] if q["manual"]}
+    hand = points_by_hand(out, manual)
+    write_table(grades, manual, hand, out)
     letters = out.with_suffix("").with_name(f"{out.stem}.feedback")
     letters.mkdir(parents=True, exist_ok=True)
     for grade in grades:
         (letters / f"{grade.student}.md").write_text(letter(grade, problems), "utf8")
     summary = out.with_suffix("").with_name(f"{out.stem}.summary.html")
     summary.write_text(class_page(grades, problems), "utf8")
-    exports = write_exports(grades, problems, out)
+    exports = write_exports(grades, problems, hand, out)
     unreadable = sum(grade.status != "graded" for grade in grades)
     note = f", {unreadable} of them unreadable" if unreadable else ""
     names = ", ".join(path.name for path in exports)
+    none = dict.fromkeys(manual, "")
+    empty = sum(text == "" for grade in grades for text in hand.get(plain(grade.student), none).values())
+    rest = f" {empty} answers are to be graded by hand: fill {out.name} in and start again." if empty else ""
     return (
         f"{len(grades)} submissions{note}. Table: {out}; feedback: {letters.name}/; class: {summary.name}; "
-        f"for upload: {names}."
+        f"for upload: {names}.{rest}"
     )
 
 
-def write_table(grades, manual, out):
+def points_by_hand(out, manual):
+    """{student: {column: text}} of an earlier table; a number out of range ends the program."""
+    if not out.exists():
+        return {}
+    found = {}
+    for row in csv.DictReader(out.read_text("utf8").splitlines()):
+        texts = {column: (row.get(column) or "").strip() for column in manual}
+        for column, text in texts.items():
+            if text and not 0 <= number(text) <= manual[column]:
+                raise SystemExit(f"{out}: “{column}” of {row.get('student')} is {text!r}; it must be a number in range")
+        found[row.get("student", "")] = texts
+    return found
+
+
+def number(text):
+    """The number that a text says, with a decimal point or comma; NaN if it says none."""
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return float("nan")
+
+
+def write_table(grades, manual, hand, out):
     """One row a student; points of questions graded by hand are left empty for the grader."""
     questions = sorted({name for grade in grades for name in grade.questions})
-    head = ["student", "file", "status", *questions, "autograded", "possible"]
-    head += [f"{q['name']} by hand (of {q['points']:g})" for q in manual] + ["message"]
+    head = ["student", "file", "status", *questions, "autograded", "possible", *manual, "message"]
     with out.open("w", newline="", encoding="utf8") as file:
         table = csv.writer(file)
         table.writerow(head)
@@ -46,7 +75,8 @@ def write_table(grades, manual, out):
             points = [f"{entry['points']:g}" for entry in entries]
             possible = sum(entry["possible"] for entry in entries)
             row = [plain(grade.student), plain(grade.file), grade.status, *points, f"{grade.points:g}", f"{possible:g}"]
-            table.writerow([*row, *[""] * len(manual), plain(grade.message)])
+            kept = hand.get(plain(grade.student), dict.fromkeys(manual, ""))
+            table.writerow([*row, *[kept[column] for column in manual], plain(grade.message)])
 
 
 def plain(text):
@@ -116,38 +146,34 @@ def histogram(totals, possible):
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def write_exports(grades, problems, out):
+def write_exports(grades, problems, hand, out):
     """Tables in the form that Canvas, Moodle and Gradescope import; the student column is the name of the file."""
     title = problems["title"].removeprefix("Problem set: ").capitalize()
-    possible = sum(q["points"] for q in problems["questions"] if not q["manual"])
-    forms = {
-        "canvas": (
-            [
-                ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", title],
-                ["Points Possible", "", "", "", "", f"{possible:g}"],
-            ],
-            lambda grade: [
-                plain(grade.student),
-                "",
-                plain(grade.student),
-                plain(grade.student),
-                "",
-                f"{grade.points:g}",
-            ],
-        ),
-        "moodle": (
-            [["Username", title, "Feedback comments"]],
-            lambda grade: [plain(grade.student), f"{grade.points:g}", plain(grade.message)],
-        ),
-        "gradescope": (
-            [["SID", "Total Score", "Max Points", "Status"]],
-            lambda grade: [plain(grade.student), f"{grade.points:g}", f"{possible:g}", "Graded"],
-        ),
+    possible = f"{sum(q['points'] for q in problems['questions']):g}"
+
+    def total(grade):
+        by_hand = [number(text) for text in hand.get(plain(grade.student), {}).values() if text]
+        return f"{grade.points + sum(by_hand):g}"
+
+    canvas_head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", title]
+    names = [plain(grade.student) for grade in grades]
+    rows = list(zip(names, map(total, grades), [plain(grade.message) for grade in grades], strict=True))
+    tables = {
+        "canvas": [
+            canvas_head,
+            ["Points Possible", "", "", "", "", possible],
+            *[[name, "", name, name, "", points] for name, points, _ in rows],
+        ],
+        "moodle": [["Username", title, "Feedback comments"], *rows],
+        "gradescope": [
+            ["SID", "Total Score", "Max Points", "Status"],
+            *[[name, points, possible, "Graded"] for name, points, _ in rows],
+        ],
     }
     written = []
-    for name, (head, row) in forms.items():
+    for name, table in tables.items():
         path = out.with_suffix("").with_name(f"{out.stem}.{name}.csv")
         with path.open("w", newline="", encoding="utf8") as file:
-            csv.writer(file).writerows([*head, *map(row, grades)])
+            csv.writer(file).writerows(table)
         written.append(path)
     return written
