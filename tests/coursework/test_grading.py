@@ -22,7 +22,7 @@ SET = "information_exponent"
 FULL = {"q1": 5.0, "q2": 5.0, "q3": 6.0}
 NONE = dict.fromkeys(FULL, 0.0)
 ONLY_Q1 = {**NONE, "q1": 5.0}
-LIMITS = session.Limits(seconds=40, step=8, memory=2 * 2**30)
+LIMITS = session.Limits(seconds=50, step=12, memory=2 * 2**30)
 
 ABI = landlock.abi()
 
