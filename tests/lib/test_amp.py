@@ -1,7 +1,6 @@
 """AMP: thresholds against closed forms, denoisers against brute force, runs against state evolution, bad input."""
 
 import math
-import time
 import warnings
 from functools import partial
 
@@ -12,7 +11,7 @@ from scipy.integrate import quad
 from scipy.special import erf, k0, k1
 from scipy.stats import norm
 
-from lowdim import amp, queries, targets
+from lowdim import amp, queries, targets, thresholds
 
 
 def rotated(f, r, seed=0):
@@ -76,9 +75,7 @@ def test_thresholds_of_single_index_links(name):
             return (g * (up - down)) ** 2 / (p * up + (1 - p) * down) / noise
 
         exact = 1 / quad(density, -3, 4, limit=200)[0]
-    began = time.process_time()
     assert amp.weak_recovery_threshold(f, noise=noise) == pytest.approx(exact, rel=1e-3)
-    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize("name", ["sign", "He3", "tanh", "relu", "noisy_sign", "He2+He3", "committee", "linear+abs"])
@@ -142,9 +139,21 @@ SEVERAL = {
 def test_thresholds_of_multi_index_targets(name):
     f, r, noise, exact = SEVERAL[name]
     exact = exact() if callable(exact) else exact
-    began = time.process_time()
     assert amp.weak_recovery_threshold(f, r=r, noise=noise) == pytest.approx(exact, rel=0.01)
-    assert time.process_time() - began < 20
+
+
+def test_the_work_for_a_threshold_is_bounded():
+    """Counted in evaluated points, not in seconds: the answer and its cost are the same on every machine."""
+    points = 0
+
+    def counting(h):
+        nonlocal points
+        points += h[..., 0].size
+        return rotated(staircase, 3)(h)
+
+    amp.weak_recovery_threshold(counting, r=3)
+    replicate = 2**thresholds.POINTS * 2**3
+    assert replicate * thresholds.REPLICATES < points < replicate * (thresholds.REPLICATES_OF_A_STEP + 1)
 
 
 def test_noisy_parity():
