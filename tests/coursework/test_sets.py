@@ -3,6 +3,7 @@
 LOWDIM_COURSEWORK_SETS says how many sets are proved: a number (the default, 2) or "all".
 """
 
+import ast
 import filecmp
 import json
 import os
@@ -46,6 +47,16 @@ def test_a_master_has_three_kinds_of_questions_and_three_wrong_answers(name):
         assert f"({question.points:g} points)" in question.title, "the heading says what the question is worth"
     text = "\n".join(cell.source for cell in problems.notebook.cells)
     assert text.count("*What it teaches:") == len(problems.questions)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_check_says_what_it_expected(name):
+    for cell in masters.read(name).notebook.cells:
+        if cell.cell_type == "code" and "BEGIN TEST CONFIG" in cell.source:
+            (function,) = [node for node in ast.parse(cell.source).body if isinstance(node, ast.FunctionDef)]
+            asserts = [node for node in ast.walk(function) if isinstance(node, ast.Assert)]
+            assert asserts, function.name
+            assert not [node for node in asserts if node.msg is None], f"{function.name} fails without a hint"
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -134,7 +145,7 @@ def test_a_student_can_run_the_notebook_and_is_told_what_is_missing(edition, nam
     assert list((tmp_path / "checks").glob("q*.py"))
     for cell in notebook.cells[1:]:
         said = json.dumps([out.get("data", out.get("text", "")) for out in cell.outputs], ensure_ascii=False)
-        assert "failed" in said and "Assertion" in said, said
+        assert "Test case failed" in said, said
 
 
 def test_an_unknown_set_and_a_bad_key_say_so():
