@@ -23,7 +23,7 @@ test: $(READY) ## run all tests: style, library, chapters, site in a real browse
 test-colab: $(READY) ## execute every notebook on a machine like Colab's (make test: two of them)
 	@$(PYTHON) -m tools.run_tests colab-all
 
-test-coursework: $(READY) ## prove every problem set (make test: two of them)
+test-coursework: $(READY) ## prove every problem set (make test: one of them)
 	@$(PYTHON) -m tools.run_tests coursework-all
 
 chapter: $(READY) ## build one chapter: make chapter NAME=information_exponent

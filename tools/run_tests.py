@@ -4,7 +4,7 @@
 
 Groups, in order: ruff-check and ruff-format (style), unit (library, project, chapter sources), notebooks (every chapter
 is executed again, as a plain notebook, by nbval), site (the built pages in a real browser), colab (two notebooks on a
-machine like Colab's), coursework (hostile submissions, two problem sets proved). The groups colab-all and
+machine like Colab's), coursework (hostile submissions, one problem set proved). The groups colab-all and
 coursework-all, which run when they are named, take all notebooks and all problem sets.
 The full output of each group is kept in _build/test-logs/ and shown when the group fails. A group that finds no test
 fails too.
@@ -71,7 +71,8 @@ def pytest(name, *arguments, **environment):
 def unit():
     """Tests without the site. Some try interactive figures in a browser: it is installed before workers start."""
     folders = ("tests/lib", "tests/project", "tests/chapters")
-    return pytest("unit", "-n", "2", *folders, LOWDIM_CHROMIUM=ensure_browser.ensure())
+    threads = dict.fromkeys(execute.THREAD_VARIABLES, "1")  # two workers with two threads each get into each other's way
+    return pytest("unit", "-n", "2", *folders, **threads, LOWDIM_CHROMIUM=ensure_browser.ensure())
 
 
 def notebooks():
@@ -120,7 +121,7 @@ def colab(count="2"):
     )
 
 
-def coursework(count="2"):
+def coursework(count="1"):
     """Grade hostile submissions, and prove problem sets: `count` of them, or "all" and nothing else."""
     files = ["tests/coursework/test_sets.py"] if count == "all" else ["tests/coursework"]
     return pytest(f"coursework-{count}", "--durations=0", *files, LOWDIM_COURSEWORK_SETS=count, LOWDIM_PROGRESS="0")
