@@ -71,7 +71,7 @@ def pytest(name, *arguments, **environment):
 def unit():
     """Tests without the site. Some try interactive figures in a browser: it is installed before workers start."""
     folders = ("tests/lib", "tests/project", "tests/chapters")
-    threads = dict.fromkeys(execute.THREAD_VARIABLES, "1")  # two workers with two threads each get into each other's way
+    threads = dict.fromkeys(execute.THREAD_VARIABLES, "1")  # two workers with two threads each would collide
     return pytest("unit", "-n", "2", *folders, **threads, LOWDIM_CHROMIUM=ensure_browser.ensure())
 
 
