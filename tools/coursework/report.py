@@ -81,7 +81,7 @@ def write_table(grades, manual, hand, out):
 
 def plain(text):
     """Text that a spreadsheet does not take for a formula."""
-    return f"'{text}" if text[:1] in "=+-@" else text
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def letter(grade, problems):
